@@ -1,0 +1,3 @@
+"""Kubernetes operator that serves Kimi K3."""
+
+__version__ = "0.1.0"
