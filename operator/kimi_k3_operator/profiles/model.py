@@ -137,6 +137,9 @@ class Role(ProfileModel):
 
 class Disaggregation(ProfileModel):
     connector: str
+    kv_role: Literal["kv_both", "kv_producer", "kv_consumer"] = "kv_both"
+    """The connector's role in prefill and decode engines alike."""
+    kv_load_failure_policy: Literal["fail", "recompute"] = "fail"
     side_channel_port: int
     args: dict[str, ArgValue]
     env: dict[str, str]
@@ -155,6 +158,9 @@ class SecurityException(ProfileModel):
     """A setting that the restricted pod security standard forbids, with the reason the engine needs it."""
 
     setting: str
+    """`field=value` of the container's security context: `runAsUser=0`, `capabilities.add=IPC_LOCK`."""
+    applies: Literal["always", "disaggregated"] = "always"
+    """`disaggregated`: needed only where prefill and decode run apart."""
     reason: str
 
 
