@@ -50,7 +50,7 @@ def resource_path(api_version: str, plural: str, namespace: str | None = None, n
 def plural_of(kind: str) -> str:
     """The lower-case plural of a kind by the English rules that all kinds used here follow."""
     lower = kind.lower()
-    if lower.endswith("s") or lower.endswith("x") or lower.endswith("ch"):
+    if lower.endswith(("s", "x", "ch")):
         return lower + "es"
     if lower.endswith("y") and lower[-2] not in "aeiou":
         return lower[:-1] + "ies"
@@ -64,9 +64,7 @@ class Kube:
         config = yaml.safe_load(kubeconfig.read_text())
         cluster = config["clusters"][0]["cluster"]
         user = config["users"][0]["user"]
-        context = ssl.create_default_context(
-            cadata=base64.b64decode(cluster["certificate-authority-data"]).decode()
-        )
+        context = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
         headers = {}
         if "token" in user:
             headers["Authorization"] = f"Bearer {user['token']}"
@@ -148,9 +146,7 @@ class Kube:
     ) -> Object:
         """Server-side apply."""
         meta = body["metadata"]
-        path = resource_path(
-            body["apiVersion"], plural or plural_of(body["kind"]), meta.get("namespace"), meta["name"]
-        )
+        path = resource_path(body["apiVersion"], plural or plural_of(body["kind"]), meta.get("namespace"), meta["name"])
         if subresource:
             path += "/" + subresource
         return await self.request(
