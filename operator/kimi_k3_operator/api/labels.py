@@ -17,7 +17,7 @@ SERVES_HTTP = f"{GROUP}/serves-http"
 """On pods that answer HTTP alone: a leader or a single-node engine, never a headless worker."""
 
 REVISION = f"{GROUP}/revision"
-"""Annotation of a workload: name of the ControllerRevision its pod template came from."""
+"""Annotation of a workload: name of the ControllerRevision its pod template came from. Label of a pod: its hash."""
 APPLIED_HASH = f"{GROUP}/applied-hash"
 """Annotation of a child: hash of what the operator last applied."""
 PLACEMENT = f"{GROUP}/nvlink-domain"

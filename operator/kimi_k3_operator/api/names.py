@@ -52,5 +52,5 @@ def channel_claim_template(deployment: str) -> str:
     return f"{deployment}-nvlink-channel"
 
 
-def revision(pool_object_name: str, inputs: str) -> str:
-    return f"{pool_object_name}-{inputs[:10]}"
+def revision(pool_object_name: str, digest: str) -> str:
+    return f"{pool_object_name}-{digest[:10]}"

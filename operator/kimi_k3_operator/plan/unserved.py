@@ -1,0 +1,30 @@
+"""Parts of the API that this release does not act on yet: they are refused, never silently ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kimi_k3_operator.api.refusal import Refusal
+from kimi_k3_operator.api.v1alpha1 import KimiK3DeploymentSpec
+
+_ID = "not-in-this-release"
+
+
+def unserved(spec: KimiK3DeploymentSpec) -> tuple[Refusal, ...]:
+    """A refusal for each field that is set and would have no effect."""
+    return tuple(sorted(_unserved(spec)))
+
+
+def _unserved(spec: KimiK3DeploymentSpec) -> Iterator[Refusal]:
+    if spec.routing is not None:
+        yield Refusal(_ID, "this release makes no entrance", "spec.routing", "use the Services of the pools")
+    if spec.verification is not None:
+        yield Refusal(_ID, "this release does not verify answers", "spec.verification", "remove it")
+    if spec.placement is not None and (spec.placement.mode == "Kueue" or spec.placement.queue_name is not None):
+        yield Refusal(_ID, "this release does not hand placement to Kueue", "spec.placement", "use mode Auto")
+    if spec.rollout is not None and spec.rollout.updates == "Automatic":
+        yield Refusal(_ID, "this release rolls on a change of the spec only", "spec.rollout.updates", "use Manual")
+    for pool in spec.pools:
+        if pool.disaggregation is not None:
+            where = f"spec.pools[{pool.name}].disaggregation"
+            yield Refusal(_ID, "this release does not serve prefill and decode apart", where, "use replicas")
