@@ -39,6 +39,7 @@ audit log.
 """
 
 READY_SECONDS = 120.0
+OUTAGE_SECONDS = 1.0
 CLIENT_QPS = 2000
 CLIENT_BURST = 4000
 
@@ -132,8 +133,11 @@ class ControlPlane:
         self._processes["kube-apiserver"].wait_ready(self._ready["kube-apiserver"], READY_SECONDS)
 
     def stop_apiserver(self) -> None:
-        """An outage: connections are refused until `start_apiserver`. Etcd and the controllers go on running."""
-        self._processes["kube-apiserver"].stop()
+        """An outage: connections are refused until `start_apiserver`. Etcd and the controllers go on running.
+
+        Open watches keep it from ending politely, so it gets OUTAGE_SECONDS; what it answered is in etcd by then.
+        """
+        self._processes["kube-apiserver"].stop(OUTAGE_SECONDS)
 
     def stop_scheduler(self) -> None:
         self._processes["kube-scheduler"].stop()

@@ -56,7 +56,8 @@ class Kwok:
     """The kwok controller; `folder` holds its configuration and log and must exist.
 
     `pod_cidr` gives the pods' addresses. The default lies in 127.0.0.0/8, so that one server on this machine that
-    listens on 0.0.0.0 answers for every pod and can tell them apart by its local address.
+    listens on 0.0.0.0 answers for every pod and can tell them apart by its local address. The price: the API server
+    refuses such addresses in EndpointSlices, so those of Services stay empty; a test of those needs another range.
     """
 
     def __init__(self, kubeconfig: Path, folder: Path, *, pod_cidr: str = "127.64.0.1/16") -> None:

@@ -47,6 +47,12 @@ def own_crds() -> list[Object]:
     return [body for body in found if body.get("kind") == "CustomResourceDefinition"]
 
 
+def is_schedulable(node: Object) -> bool:
+    """Ready, and without the taint that the controller manager lifts a moment later."""
+    ready = any(one["type"] == "Ready" and one["status"] == "True" for one in node["status"].get("conditions", []))
+    return ready and not any(taint["key"] == "node.kubernetes.io/not-ready" for taint in node["spec"].get("taints", []))
+
+
 class Background:
     """An asyncio loop in a thread of its own, for the stand-in controllers and for asynchronous setup from plain
     code.
@@ -172,32 +178,24 @@ class PracticeCluster:
         self.report(f"{name}: {self.timings[name]:.1f} s")
 
     async def _fill(self, nodes: Sequence[Object]) -> None:
-        began = time.monotonic()
         async with Kube(self.kubeconfig_for("harness")) as kube:
-            await asyncio.gather(*(kube.create(node) for node in nodes))
+            await asyncio.gather(self._add_nodes(kube, nodes), self._add_crds(kube))
 
-            async def all_ready() -> bool:
-                found = await kube.list("v1", "nodes")
-                ready = [
-                    node
-                    for node in found
-                    if any(
-                        one["type"] == "Ready" and one["status"] == "True"
-                        for one in node["status"].get("conditions", [])
-                    )
-                    # Lifted by the controller manager a moment after the node is Ready; nothing is scheduled before.
-                    and not any(
-                        taint["key"] == "node.kubernetes.io/not-ready" for taint in node["spec"].get("taints", [])
-                    )
-                ]
-                return len(ready) >= len(nodes)
+    async def _add_nodes(self, kube: Kube, nodes: Sequence[Object]) -> None:
+        began = time.monotonic()
+        await asyncio.gather(*(kube.create(node) for node in nodes))
 
-            await eventually(all_ready, seconds=NODES_READY_SECONDS, what=f"{len(nodes)} nodes Ready")
-            self._step(f"{len(nodes)} nodes", began)
-            began = time.monotonic()
-            self.external = await external_crds.install(kube, self.external_groups)
-            await external_crds.install_crds(kube, own_crds())
-            self._step("CRDs", began)
+        async def all_schedulable() -> bool:
+            return sum(map(is_schedulable, await kube.list("v1", "nodes"))) >= len(nodes)
+
+        await eventually(all_schedulable, seconds=NODES_READY_SECONDS, what=f"{len(nodes)} nodes Ready", every=0.3)
+        self._step(f"{len(nodes)} nodes", began)
+
+    async def _add_crds(self, kube: Kube) -> None:
+        began = time.monotonic()
+        self.external = await external_crds.install(kube, self.external_groups)
+        await external_crds.install_crds(kube, own_crds())
+        self._step("CRDs", began)
 
     def start_leader_worker_sets(self) -> None:
         """Run the LeaderWorkerSet stand-in."""
@@ -310,7 +308,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cluster = PracticeCluster(options.nodes, report=report)
     try:
         with cluster, published(cluster.kubeconfig, options.kubeconfig) as kubeconfig:
-            print(next_steps(cluster, kubeconfig), flush=True)
+            print(next_steps(cluster, kubeconfig.resolve()), flush=True)
             reported: set[str] = set()
             while True:
                 time.sleep(1)

@@ -47,7 +47,8 @@ def condition(obj: Object, kind: str) -> Object:
 
 
 def container(obj: Object, name: str = "engine") -> Object:
-    return next(one for one in obj["status"]["containerStatuses"] if one["name"] == name)
+    found = obj["status"].get("containerStatuses", [])
+    return next((one for one in found if one["name"] == name), {"restartCount": 0})
 
 
 class Pods:
