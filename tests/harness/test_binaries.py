@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tools import build
 
 from tests.harness import binaries
-from tools import build
 
 
 @pytest.fixture
