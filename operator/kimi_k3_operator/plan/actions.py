@@ -33,11 +33,12 @@ class Scale:
 
 @dataclass(frozen=True)
 class Delete:
-    """Background deletion of exactly this object."""
+    """Background deletion of exactly this object; with a resource version, only if it has not changed since."""
 
     kind: str
     name: str
     uid: str
+    resource_version: str | None = None
 
 
 Action = Apply | Create | Scale | Delete

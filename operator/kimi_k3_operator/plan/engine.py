@@ -104,8 +104,9 @@ class Planner:
         generation = int(snapshot.body["metadata"].get("generation", 0))
         previous: Mapping[str, Any] = snapshot.body.get("status") or {}
         status = deployment_status(facts, previous, generation, snapshot.now)
+        before = {child.name: child.status for child in snapshot.children if child.kind == "KimiK3Pool"}
         pools = {
-            plan.key.name: pool_status(plan, snapshot.statuses.get(plan.key.name, {}), generation, snapshot.now)
+            plan.key.name: pool_status(plan, before.get(plan.key.name, {}), generation, snapshot.now)
             for plan in facts.pools
         }
         return Plan((), status, pools, transitions(previous.get("conditions") or (), status["conditions"]))

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kimi_k3_operator.api import labels
-from kimi_k3_operator.api.base import Manifest
 from kimi_k3_operator.inventory.model import Inventory, PodView
 
 _KEPT_METADATA = ("name", "namespace", "labels", "annotations", "ownerReferences")
@@ -25,6 +24,8 @@ class Child:
     terminating: bool
     owners: tuple[str, ...]
     body: Mapping[str, Any]
+    status: Mapping[str, Any] = field(default_factory=dict)
+    """Only of a KimiK3Pool."""
 
     def _label(self, key: str) -> str:
         return str((self.body["metadata"].get("labels") or {}).get(key, ""))
@@ -66,6 +67,7 @@ def parse_child(body: Mapping[str, Any], kind: str) -> Child:
         terminating="deletionTimestamp" in metadata,
         owners=tuple(ref.get("uid", "") for ref in metadata.get("ownerReferences") or ()),
         body={**compact, "metadata": kept},
+        status=body.get("status") or {} if kind == "KimiK3Pool" else {},
     )
 
 
@@ -85,8 +87,6 @@ class Snapshot:
     """RFC 3339, UTC, whole seconds."""
     conflicts: tuple[str, ...] = ()
     """Children that could not be made because an object of somebody else has their name, one sentence each."""
-    statuses: Mapping[str, Manifest] = field(default_factory=dict)
-    """Last known status of each KimiK3Pool, by name."""
 
     @property
     def uid(self) -> str:

@@ -1,0 +1,84 @@
+"""The parts of a running operator and what connects them."""
+
+from __future__ import annotations
+
+import asyncio
+
+from kimi_k3_operator.api.base import Manifest
+from kimi_k3_operator.apply.kinds import CHILD_KINDS
+from kimi_k3_operator.apply.port import KubeApi
+from kimi_k3_operator.inventory.model import NodeView
+from kimi_k3_operator.plan.engine import Planner
+from kimi_k3_operator.runtime.config import Config
+from kimi_k3_operator.runtime.health import Pulse
+from kimi_k3_operator.runtime.lease import PlanningLease
+from kimi_k3_operator.runtime.reconciler import Ledger, Reconciler
+from kimi_k3_operator.runtime.wakeups import Key, Wakeups
+from kimi_k3_operator.runtime.worker import Worker
+from kimi_k3_operator.runtime.world import APIS, DOMAINS, NODES, PODS, World
+
+
+class App:
+    """One operator process."""
+
+    def __init__(self, config: Config, api: KubeApi, planner: Planner, pulse: Pulse) -> None:
+        self.config, self.api, self.planner, self.pulse = config, api, planner, pulse
+        self.world, self.wakeups, self._ledger = World(), Wakeups(), Ledger()
+        self.lease = PlanningLease(
+            api,
+            namespace=config.own_namespace,
+            identity=config.identity,
+            scope=config.scope,
+            changed=self.wakeups.wake_all,
+        )
+        self.index_names = (NODES, PODS, APIS, DOMAINS, *(kind.plural for kind in CHILD_KINDS))
+        self._workers: dict[Key, Worker] = {}
+        self._nodes: dict[str, NodeView] = {}
+
+    def deployment_seen(self, key: Key, body: Manifest) -> None:
+        """A watch shows a deployment: start its worker, or tell the running one."""
+        worker = self._workers.get(key)
+        if worker is not None and worker.uid != body["metadata"]["uid"]:
+            worker.stop()  # made anew under the old name: nothing is shared with it
+            worker.reconciler.forget()
+            worker = None
+        if worker is None:
+            reconciler = Reconciler(key, self.api, self.planner, self.world, self._ledger)
+            self._workers[key] = Worker(key, body, reconciler, self.wakeups, lambda: self.lease.standing)
+        elif worker.tell(body):
+            self.wakeups.wake(key)
+
+    async def deployment_gone(self, key: Key, uid: str) -> None:
+        worker = self._workers.get(key)
+        if worker is not None and worker.uid == uid:
+            del self._workers[key]
+            await worker.finish()
+
+    async def close(self) -> None:
+        """Stop all workers. What is under way is cut off: the next process goes on from what the API server holds."""
+        workers, self._workers = tuple(self._workers.values()), {}
+        for worker in workers:
+            worker.stop()
+        await asyncio.gather(*(worker.finish() for worker in workers))
+
+    def wake(self, key: Key) -> None:
+        self.wakeups.wake(key)
+
+    def wake_waiting(self) -> None:
+        """A node or a GPU may have become free."""
+        for key in tuple(self.world.waiting):
+            self.wakeups.wake(key)
+
+    def child_gone(self, key: Key, identity: tuple[str, str], uid: str) -> None:
+        if (worker := self._workers.get(key)) is not None:
+            worker.reconciler.overlay.gone(identity, uid)
+
+    def node_is_new(self, name: str, node: NodeView | None) -> bool:
+        """Whether a node's event says anything that matters; heartbeats do not."""
+        if self._nodes.get(name) == node:
+            return False
+        if node is None:
+            self._nodes.pop(name, None)
+        else:
+            self._nodes[name] = node
+        return True

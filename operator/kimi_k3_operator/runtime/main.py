@@ -1,0 +1,78 @@
+"""Start and stop of an operator process, in a cluster or outside of one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+import time
+
+import kopf
+from kubernetes.aio import client as kubernetes_client
+from kubernetes.aio import config as kubernetes_config
+
+from kimi_k3_operator.apply.kube import Kube
+from kimi_k3_operator.plan.engine import Planner
+from kimi_k3_operator.profiles.catalog import Catalog
+from kimi_k3_operator.profiles.flags import FlagTable
+from kimi_k3_operator.runtime.app import App
+from kimi_k3_operator.runtime.config import Config, parse_config
+from kimi_k3_operator.runtime.handlers import build_registry, build_settings
+from kimi_k3_operator.runtime.health import Pulse, serve
+from kimi_k3_operator.runtime.logs import set_up_logs
+
+log = logging.getLogger(__name__)
+
+
+def main() -> None:
+    """Entry point of `python -m kimi_k3_operator`."""
+    config = parse_config(sys.argv[1:], os.environ)
+    set_up_logs(config.log_level, config.log_format)
+    asyncio.run(run(config))
+
+
+async def run(config: Config) -> None:
+    """Until SIGTERM or SIGINT (kopf handles both). A fatal error ends the process with a traceback and code 1."""
+    planner = Planner(Catalog.load(*config.profiles), FlagTable.load())
+    pulse = Pulse()
+    server = serve(pulse, config.listen)
+    try:
+        await _load_credentials()
+        async with Kube(kubernetes_client.ApiClient()) as api:
+            app = App(config, api, planner, pulse)
+            await _with_helpers(app)
+    finally:
+        server.shutdown()
+
+
+async def _with_helpers(app: App) -> None:
+    helpers = [asyncio.create_task(app.lease.run()), asyncio.create_task(_beat(app))]
+    ready = asyncio.Event()
+    try:
+        await kopf.operator(
+            registry=build_registry(app), settings=build_settings(), clusterwide=True, standalone=True, ready_flag=ready
+        )
+    finally:
+        await app.close()
+        for helper in helpers:
+            helper.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(*helpers)
+
+
+async def _beat(app: App) -> None:
+    """The event loop's sign of life."""
+    while True:
+        app.pulse.loop = time.monotonic()
+        app.pulse.standing = app.lease.standing.planned_by and f"stands by: {app.lease.standing.planned_by} plans"
+        await asyncio.sleep(1.0)
+
+
+async def _load_credentials() -> None:
+    """In a cluster the pod's service account, else KUBECONFIG or the usual file."""
+    if "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ:
+        kubernetes_config.load_incluster_config()  # type: ignore[no-untyped-call]
+    else:
+        await kubernetes_config.load_kube_config()  # type: ignore[no-untyped-call]
