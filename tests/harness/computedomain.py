@@ -64,7 +64,11 @@ def resource_slice(node: Object) -> Object:
 
 
 def channel_template(domain: Object) -> Object:
-    """The ResourceClaimTemplate that pods of a domain name; it ties a claim to the domain by an opaque config."""
+    """The ResourceClaimTemplate that pods of a domain name; it ties a claim to the domain by an opaque config.
+
+    Create it by server-side apply: the API server keeps the parameters as bytes, and after a plain create from JSON with
+    blanks in it every later write of the object is refused as a change of the immutable spec.
+    """
     meta, channel = domain["metadata"], domain["spec"]["channel"]
     config = {
         "apiVersion": API_VERSION,
@@ -199,7 +203,7 @@ class FakeComputeDomainController(Controller):
         if FINALIZER not in finalizers:
             await self._set_finalizers(kube, API_VERSION, "computedomains", domain, [*finalizers, FINALIZER])
         if not self.mirror("resourceclaimtemplates").of(key):
-            await kube.create(channel_template(domain))
+            await kube.apply(channel_template(domain), manager="compute-domain-controller", force=False)
         claims = self.mirror("resourceclaims").of(key)
         names = {name for claim in claims if (name := node_of(claim)) is not None}
         nodes = {name: node for name in names if (node := self.mirror("nodes").get(("", name))) is not None}

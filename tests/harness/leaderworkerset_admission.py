@@ -15,6 +15,7 @@ NAME = PREFIX + "name"
 GROUP_INDEX = PREFIX + "group-index"
 WORKER_INDEX = PREFIX + "worker-index"
 SIZE = PREFIX + "size"
+LEADER_NAME = PREFIX + "leader-name"
 SUBDOMAIN_POLICY = PREFIX + "subdomainPolicy"
 
 POD_POLICY = "fake-leaderworkerset-pods"
@@ -23,7 +24,8 @@ API_VERSION = "admissionregistration.k8s.io/v1"
 
 VARIABLES = {
     "lws": f"object.metadata.labels['{NAME}']",
-    "leader": f"'{WORKER_INDEX}' in object.metadata.labels",
+    # Not by the worker-index label: a variable sees what earlier mutations did.
+    "leader": f"!has(object.metadata.annotations) || !('{LEADER_NAME}' in object.metadata.annotations)",
     "group": (
         "variables.leader ? object.metadata.name.substring(size(variables.lws) + 1)"
         f" : object.metadata.labels['{GROUP_INDEX}']"
@@ -152,7 +154,7 @@ async def install(kube: Kube) -> None:
             "name": "probe-0-1",
             "namespace": "default",
             "labels": {NAME: "probe", GROUP_INDEX: "0"},
-            "annotations": {SIZE: "2"},
+            "annotations": {SIZE: "2", LEADER_NAME: "probe-0"},
         },
         "spec": {"containers": [{"name": "probe", "image": "probe"}]},
     }

@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 from typing import Any
 
 from tests.harness.kube import Object
-from tests.harness.leaderworkerset_admission import GROUP_INDEX, NAME, PREFIX, SIZE, SUBDOMAIN_POLICY, WORKER_INDEX
+from tests.harness.leaderworkerset_admission import (
+    GROUP_INDEX,
+    LEADER_NAME,
+    NAME,
+    PREFIX,
+    SIZE,
+    SUBDOMAIN_POLICY,
+    WORKER_INDEX,
+)
 
 API_VERSION = "leaderworkerset.x-k8s.io/v1"
 REVISION = PREFIX + "template-revision-hash"
 GROUP_KEY = PREFIX + "group-key"
 REPLICAS = PREFIX + "replicas"
-LEADER_NAME = PREFIX + "leader-name"
 
 UNIQUE = "UniquePerReplica"
 
 
 def revision_content(lws: Object) -> Object:
-    """What a revision holds: the whole leaderWorkerTemplate and networkConfig, with the webhook's defaults."""
-    template = copy.deepcopy(lws["spec"]["leaderWorkerTemplate"])
+    """What a revision holds: the whole leaderWorkerTemplate and networkConfig, with the webhook's defaults.
+
+    It shares its inner parts with `lws`: builders here never change what they are given.
+    """
+    template = dict(lws["spec"]["leaderWorkerTemplate"])
     policy = template.get("restartPolicy") or "RecreateGroupOnPodRestart"
     template["restartPolicy"] = "None" if policy == "Default" else policy
     template.setdefault("size", 1)
     network = lws["spec"].get("networkConfig") or {"subdomainPolicy": "Shared"}
-    return {"spec": {"leaderWorkerTemplate": template, "networkConfig": copy.deepcopy(network)}}
+    return {"spec": {"leaderWorkerTemplate": template, "networkConfig": network}}
 
 
 def revision_hash(content: Object) -> str:
@@ -85,15 +94,13 @@ def headless_service(lws: Object, *, name: str, selector: dict[str, str], owner:
     }
 
 
-def leader_set(lws: Object, *, partition: int, max_unavailable: int) -> Object:
-    """The StatefulSet of all leaders."""
+def leader_set(lws: Object, content: Object, digest: str, *, partition: int, max_unavailable: int) -> Object:
+    """The StatefulSet of all leaders; `content` and `digest` are those of the present template."""
     meta, name = lws["metadata"], lws["metadata"]["name"]
-    content = revision_content(lws)["spec"]
-    group = content["leaderWorkerTemplate"]
-    digest = revision_hash({"spec": content})
+    group = content["spec"]["leaderWorkerTemplate"]
     replicas = lws["spec"].get("replicas", 1)
     annotations = {SIZE: str(group["size"])}
-    if content["networkConfig"]["subdomainPolicy"] == UNIQUE:
+    if content["spec"]["networkConfig"]["subdomainPolicy"] == UNIQUE:
         annotations[SUBDOMAIN_POLICY] = UNIQUE
     template = _pod_template(
         group.get("leaderTemplate") or group["workerTemplate"],
@@ -168,10 +175,10 @@ def _pod_template(template: Object, *, labels: dict[str, str], annotations: dict
             "labels": {**(own.get("labels") or {}), **labels},
             "annotations": {**(own.get("annotations") or {}), **annotations},
         },
-        "spec": copy.deepcopy(template["spec"]),
+        "spec": template["spec"],
     }
 
 
 def _volume_claims(group: Object) -> Object:
     names = ("volumeClaimTemplates", "persistentVolumeClaimRetentionPolicy")
-    return {name: copy.deepcopy(group[name]) for name in names if group.get(name)}
+    return {name: group[name] for name in names if group.get(name)}

@@ -27,6 +27,7 @@ from tests.harness.leaderworkerset_objects import (
 class Observed:
     """One LeaderWorkerSet with all that carries its name label.
 
+    Among `revisions` are those of the StatefulSet controller too, which copies the labels of the pod template.
     `departed` are pods that were terminating when last seen and are gone now.
     """
 
@@ -75,14 +76,15 @@ def plan(seen: Observed, *, now: str) -> Plan:
         return result
     content = revision_content(lws)
     digest = revision_hash(content)
-    revisions = {revision["metadata"]["labels"].get(REVISION): revision for revision in seen.revisions}
+    mine = [revision for revision in seen.revisions if _controller_uid(revision) == lws["metadata"]["uid"]]
+    revisions = {revision["metadata"]["labels"].get(REVISION): revision for revision in mine}
     if digest not in revisions:
-        number = max((revision["revision"] for revision in seen.revisions), default=0) + 1
+        number = max((revision["revision"] for revision in mine), default=0) + 1
         result.create.append(controller_revision(lws, content, number=number))
     _plan_shared_service(seen, content, result)
     groups = observed_groups(seen, digest)
     leaders = _named(seen.sets, lws["metadata"]["name"])
-    _plan_leader_set(lws, leaders, groups, digest, result)
+    _plan_leader_set(lws, leaders, groups, content, digest, result)
     for leader in leader_pods(seen):
         if "deletionTimestamp" not in leader["metadata"]:
             _plan_group(seen, leader, revisions, result)
@@ -211,10 +213,13 @@ def _plan_shared_service(seen: Observed, content: Object, result: Plan) -> None:
         result.create.append(headless_service(lws, name=name, selector={NAME: name}, owner=owner))
 
 
-def _plan_leader_set(lws: Object, current: Object | None, groups: Sequence[Group], digest: str, result: Plan) -> None:
+def _plan_leader_set(
+    lws: Object, current: Object | None, groups: Sequence[Group], content: Object, digest: str, result: Plan
+) -> None:
     if current is not None and "deletionTimestamp" in current["metadata"]:
         return
-    wanted = leader_set(lws, partition=partition(lws, current, groups, digest), max_unavailable=max_unavailable(lws))
+    lowest, down = partition(lws, current, groups, digest), max_unavailable(lws)
+    wanted = leader_set(lws, content, digest, partition=lowest, max_unavailable=down)
     if (
         current is None
         or not _holds(wanted["metadata"], current["metadata"])

@@ -5,16 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from tests.harness.computedomain import (
+    API_VERSION,
     CLIQUE,
+    DOMAIN,
+    DRA,
     channel_template,
     domain_of,
     domain_status,
     node_of,
     resource_slice,
 )
-from tests.harness.kube import Object
+from tests.harness.gb300_site import Site
+from tests.harness.kube import Kube, Object, eventually
 
 UID = "7f1c"
 
@@ -95,3 +100,52 @@ def test_indexes_are_unique_within_a_clique_and_stay_with_their_node():
 
 def indexes(status: Object) -> dict[str, Any]:
     return {entry["name"]: entry["index"] for entry in status["nodes"]}
+
+
+@pytest_asyncio.fixture
+async def site(kube: Kube, namespace: str) -> Site:
+    return await Site.of(kube, namespace)
+
+
+@pytest.mark.controlplane
+async def test_a_node_gives_its_channel_to_one_pod_and_a_domain_waits_for_its_pods(site: Site):
+    kube, ns, host = site.kube, site.namespace, site.nodes[-1]
+    made = await site.create_domain("k3")
+    await site.create_pod("first", channel="k3-channel", node=host)
+
+    async def ready(name: str) -> bool:
+        conditions = (await kube.get("v1", "pods", name, ns))["status"].get("conditions", [])
+        return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+    await eventually(lambda: ready("first"), what="first pod Ready")
+    await site.create_pod("second", channel="k3-channel", node=host)
+
+    async def refused() -> bool:
+        conditions = (await kube.get("v1", "pods", "second", ns))["status"].get("conditions", [])
+        return any(one.get("reason") == "Unschedulable" and "claims" in one["message"] for one in conditions)
+
+    await eventually(refused, what="second pod Pending for want of a channel")
+
+    async def used_nodes(count: int) -> bool:
+        status = (await kube.get(API_VERSION, "computedomains", "k3", ns))["status"]
+        return status["status"] == "Ready" and len(status.get("nodes", [])) == count
+
+    await eventually(lambda: used_nodes(1), what="the domain shows its node")
+
+    await kube.delete("v1", "pods", "second", ns)
+    await kube.delete(API_VERSION, "computedomains", "k3", ns)
+
+    async def template_gone() -> bool:
+        return await kube.find(DRA, "resourceclaimtemplates", "k3-channel", ns) is None
+
+    await eventually(template_gone, what="the template is gone at once")
+    assert "deletionTimestamp" in (await kube.get(API_VERSION, "computedomains", "k3", ns))["metadata"]
+    assert await site.node_label(host, DOMAIN) == made["metadata"]["uid"]
+
+    await kube.delete("v1", "pods", "first", ns)
+
+    async def domain_gone() -> bool:
+        gone = await kube.find(API_VERSION, "computedomains", "k3", ns) is None
+        return gone and await site.node_label(host, DOMAIN) is None
+
+    await eventually(domain_gone, what="domain and node label are gone with the last pod")
