@@ -40,7 +40,7 @@ def build_settings() -> kopf.OperatorSettings:
     """Settings with reasons: docs/design/0007-runtime.md."""
     settings = kopf.OperatorSettings()
     settings.peering.standalone = True
-    settings.persistence.finalizer = labels.FINALIZER
+    settings.persistence.finalizer = f"{GROUP}/unused"  # kopf takes its own off where no handler of its needs it
     settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=GROUP)
     settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=GROUP)
     settings.posting.enabled = False

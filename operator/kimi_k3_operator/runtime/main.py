@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import sys
@@ -13,6 +12,8 @@ import kopf
 from kubernetes.aio import client as kubernetes_client
 from kubernetes.aio import config as kubernetes_config
 
+from kimi_k3_operator import __version__
+from kimi_k3_operator.api import labels
 from kimi_k3_operator.apply.kube import Kube
 from kimi_k3_operator.plan.engine import Planner
 from kimi_k3_operator.profiles.catalog import Catalog
@@ -40,7 +41,9 @@ async def run(config: Config) -> None:
     server = serve(pulse, config.listen)
     try:
         await _load_credentials()
-        async with Kube(kubernetes_client.ApiClient()) as api:
+        client = kubernetes_client.ApiClient()
+        client.user_agent = f"{labels.OPERATOR}/{__version__}"
+        async with Kube(client) as api:
             app = App(config, api, planner, pulse)
             await _with_helpers(app)
     finally:
@@ -58,8 +61,7 @@ async def _with_helpers(app: App) -> None:
         await app.close()
         for helper in helpers:
             helper.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.gather(*helpers)
+        await asyncio.gather(*helpers, return_exceptions=True)
 
 
 async def _beat(app: App) -> None:

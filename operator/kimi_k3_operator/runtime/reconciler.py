@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kimi_k3_operator.api import labels
-from kimi_k3_operator.api.base import API_VERSION, Manifest
+from kimi_k3_operator.api.base import Manifest
 from kimi_k3_operator.apply.executor import Outcome, Parent, carry_out
 from kimi_k3_operator.apply.port import ApiError, ConflictError, KubeApi, NotFoundError
 from kimi_k3_operator.inventory.model import Promise
@@ -122,17 +122,13 @@ class Reconciler:
             await self._set_finalizer(snapshot, present=False)
 
     async def _set_finalizer(self, snapshot: Snapshot, *, present: bool) -> None:
-        """Our finalizer alone, by server-side apply: finalizers are a set, those of others stay."""
-        namespace, name = self._key
-        metadata: Manifest = {"name": name, "namespace": namespace, "uid": snapshot.uid}
-        if present:
-            metadata["finalizers"] = [labels.FINALIZER]
-        body = {"apiVersion": API_VERSION, "kind": "KimiK3Deployment", "metadata": metadata}
+        """Put our finalizer on or take it off; those of others stay."""
+        body = dict(snapshot.body)
+        others = [name for name in body["metadata"].get("finalizers") or () if name != labels.FINALIZER]
         try:
-            self._body = await self._api.apply(body, force=True)
-        except (NotFoundError, ConflictError):
-            if present:
-                raise
+            self._body = await self._api.set_finalizers(body, [*others, labels.FINALIZER] if present else others)
+        except NotFoundError:
+            return
 
     def forget(self) -> None:
         """The deployment is gone: nothing of it may stay behind in this process."""
@@ -243,7 +239,7 @@ class Reconciler:
         namespace, name = self._key
         selector = f"{labels.MANAGED_SELECTOR},{labels.DEPLOYMENT}={name}"
         try:
-            for found in await self._api.list("StatefulSet", namespace, selector):
+            for found in await self._api.select("StatefulSet", namespace, selector):
                 uid = found["metadata"]["uid"]
                 await self._api.delete("StatefulSet", namespace, found["metadata"]["name"], uid=uid)
         except ApiError as error:
