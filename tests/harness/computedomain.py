@@ -66,8 +66,8 @@ def resource_slice(node: Object) -> Object:
 def channel_template(domain: Object) -> Object:
     """The ResourceClaimTemplate that pods of a domain name; it ties a claim to the domain by an opaque config.
 
-    Create it by server-side apply: the API server keeps the parameters as bytes, and after a plain create from JSON with
-    blanks in it every later write of the object is refused as a change of the immutable spec.
+    Create it by server-side apply: the API server keeps the parameters as bytes, and after a plain create from JSON
+    with blanks in it every later write of the object is refused as a change of the immutable spec.
     """
     meta, channel = domain["metadata"], domain["spec"]["channel"]
     config = {
