@@ -113,10 +113,11 @@ def domains(
     """Every domain with candidate nodes, ordered by name.
 
     A node is free when the node itself allows a replica, no pod on it asks for GPUs, and no other ComputeDomain holds
-    it. From the free nodes of a domain those are taken off that its promised replicas have not bound yet.
+    it. From the free nodes of a domain those are taken off that its promised replicas have not bound yet. A promise
+    counts wherever its domain has nodes, also where another label named it.
     """
     busy = inventory.busy_nodes()
-    bound = _bound_nodes(inventory)
+    open_promises = _open_promises(inventory)
     members: dict[str, list[NodeView]] = defaultdict(list)
     for node in inventory.nodes.values():
         if needs.is_candidate(node) and label in node.labels:
@@ -129,21 +130,33 @@ def domains(
         open_nodes = sum(
             node.name not in busy and node.name not in names and needs.obstacle(node) is None for node in members[value]
         )
-        owed = sum(
-            max(0, promise.nodes - len(bound[promise.namespace, promise.replica]))
-            for promise in inventory.promises
-            if promise.domain == placement
-        )
+        owed = sum(count for home, count in open_promises if not home.isdisjoint(node.name for node in members[value]))
         states.append(DomainState(placement, len(members[value]), max(0, open_nodes - owed), bool(foreign)))
     return tuple(states)
 
 
-def _bound_nodes(inventory: Inventory) -> dict[tuple[str, str], set[str]]:
+def _open_promises(inventory: Inventory) -> list[tuple[frozenset[str], int]]:
+    """(nodes of its domain, how many of them it has yet to bind) of each promise that is not all bound.
+
+    Pods that are going away may be those of a namesake, so they bind nothing.
+    """
     bound: dict[tuple[str, str], set[str]] = defaultdict(set)
     for pod in inventory.pods:
-        if pod.node and pod.replica:
+        if pod.node and pod.replica and not pod.terminating:
             bound[pod.namespace, pod.replica].add(pod.node)
-    return bound
+    found = []
+    for promise in inventory.promises:
+        taken = bound[promise.namespace, promise.replica]
+        if len(taken) >= promise.nodes and all(_is_in(inventory.nodes.get(name), promise.domain) for name in taken):
+            continue
+        home = frozenset(node.name for node in inventory.nodes.values() if _is_in(node, promise.domain))
+        if (count := promise.nodes - len(taken & home)) > 0:
+            found.append((home, count))
+    return found
+
+
+def _is_in(node: NodeView | None, domain: DomainPlacement) -> bool:
+    return node is not None and node.labels.get(domain.label) == domain.value
 
 
 def _held_by_other(node: NodeView, own: str | None) -> bool:
