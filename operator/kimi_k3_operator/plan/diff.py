@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any
 
 from kimi_k3_operator.api import labels
@@ -16,6 +17,7 @@ _SUFFIXES = {
     "T": Decimal(10) ** 12, "Ki": Decimal(2) ** 10, "Mi": Decimal(2) ** 20, "Gi": Decimal(2) ** 30,
     "Ti": Decimal(2) ** 40,
 }  # fmt: skip
+_QUANTITY = re.compile(r"(?P<digits>[+-]?[0-9]+(\.[0-9]*)?)(?P<suffix>m|k|M|G|T|Ki|Mi|Gi|Ti|)", re.ASCII)
 _LIST_KEYS = ("name", "mountPath", "containerPort", "key", "uid", "type")
 
 
@@ -52,8 +54,8 @@ def _list_covers(live: Any, declared: Any) -> bool:
     key = _list_key(declared)
     if key is None:
         return len(live) == len(declared) and all(map(covers, live, declared))
-    found = {item[key]: item for item in live if isinstance(item, Mapping) and key in item}
-    return all(item[key] in found and covers(found[item[key]], item) for item in declared)
+    found = {str(item[key]): item for item in live if isinstance(item, Mapping) and key in item}
+    return all(covers(found.get(str(item[key])), item) for item in declared)
 
 
 def _list_key(items: Any) -> str | None:
@@ -80,10 +82,5 @@ def quantity(value: Any) -> Decimal | None:
     """The number that a Kubernetes quantity such as `64Gi` or `8` is; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         return None
-    text = str(value)
-    digits = text.rstrip("mkKMGTi")
-    factor = _SUFFIXES.get(text[len(digits) :])
-    try:
-        return Decimal(digits) * factor if factor is not None else None
-    except InvalidOperation:
-        return None
+    found = _QUANTITY.fullmatch(str(value))
+    return Decimal(found["digits"]) * _SUFFIXES[found["suffix"]] if found else None
