@@ -9,6 +9,7 @@ import hashlib
 from typing import Literal
 
 MAX_DEPLOYMENT_NAME = 40
+MAX_SERVICE_NAME = 63
 MAX_LEADER_WORKER_SET_NAME = 39
 """LeaderWorkerSet names appear in StatefulSet pod names and in labels of at most 63 characters."""
 
@@ -27,13 +28,7 @@ def replica(deployment: str, pool: str, ordinal: int, role: Role = "") -> str:
 
 def leader_worker_set(deployment: str, pool: str, ordinal: int, role: Role = "") -> str:
     """Name of a replica's LeaderWorkerSet: the replica's own, or a shortened one with six hash digits."""
-    name = replica(deployment, pool, ordinal, role)
-    if len(name) <= MAX_LEADER_WORKER_SET_NAME:
-        return name
-    digits = hashlib.sha256(deployment.encode()).hexdigest()[:6]
-    tail = name.removeprefix(deployment)
-    head = deployment[: MAX_LEADER_WORKER_SET_NAME - len(tail) - len(digits) - 1].rstrip("-")
-    return f"{head}-{digits}{tail}"
+    return _shortened(deployment, replica(deployment, pool, ordinal, role), MAX_LEADER_WORKER_SET_NAME)
 
 
 def engine_service_account(deployment: str) -> str:
@@ -41,7 +36,8 @@ def engine_service_account(deployment: str) -> str:
 
 
 def pool_service(deployment: str, pool: str, role: Role = "") -> str:
-    return f"{pool_object(deployment, pool, role)}-engines"
+    """Name of the Service over a pool's engines, shortened as that of a LeaderWorkerSet where it is too long."""
+    return _shortened(deployment, f"{pool_object(deployment, pool, role)}-engines", MAX_SERVICE_NAME)
 
 
 def compute_domain(deployment: str) -> str:
@@ -54,3 +50,13 @@ def channel_claim_template(deployment: str) -> str:
 
 def revision(pool_object_name: str, digest: str) -> str:
     return f"{pool_object_name}-{digest[:10]}"
+
+
+def _shortened(deployment: str, name: str, most: int) -> str:
+    """`name`, which begins with `deployment`, in at most `most` characters."""
+    if len(name) <= most:
+        return name
+    digits = hashlib.sha256(deployment.encode()).hexdigest()[:6]
+    tail = name.removeprefix(deployment)
+    head = deployment[: most - len(tail) - len(digits) - 1].rstrip("-")
+    return f"{head}-{digits}{tail}"
