@@ -158,18 +158,23 @@ def _deletions(
 ) -> Iterable[Delete]:
     """Workloads only when they are surplus or their pool is gone; other children when nothing wants them.
 
-    A ComputeDomain goes after the last pod that may hold one of its channels.
+    A ComputeDomain goes after the last group and the last pod that may hold one of its channels.
     """
     wanted = {(m["kind"], m["metadata"]["name"]) for m in (*first, *second)}
     surplus = {child.uid for plan in pools for child in plan.surplus}
     names = {plan.pool.name for plan in pools}
-    for child in snapshot.owned():
+    owned = sorted(snapshot.owned(), key=lambda child: child.identity)
+    single = {child.replica for child in owned if child.kind == "Deployment"}
+    grouped = any(child.kind == "LeaderWorkerSet" for child in owned)
+    channels_held = grouped or any(pod.replica not in single for pod in snapshot.pods)
+    for child in owned:
         if child.terminating:
             continue
         if child.kind in WORKLOAD_KINDS:
-            unwanted = child.uid in surplus or child.pool not in names
+            relabelled = child.identity in wanted and child.uid not in surplus
+            unwanted = not relabelled and (child.uid in surplus or child.pool not in names)
         elif child.kind == "ComputeDomain":
-            unwanted = child.identity not in wanted and not snapshot.pods
+            unwanted = child.identity not in wanted and not channels_held
         else:
             unwanted = child.identity not in wanted
         if unwanted:

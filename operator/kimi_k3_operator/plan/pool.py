@@ -95,7 +95,7 @@ def plan_pool(
     fresh = new_replicas(key, (seen.replica for seen in observed), max(0, desired - len(staying)))
 
     placement = Placement({}, {}, ())
-    if multi_node:
+    if multi_node and not snapshot.open_placement:
         blocked = _why_not_placed(snapshot, missing_api, claim_problem)
         placement = _place(deployment, pool, engine, inventory, fresh, snapshot, blocked)
     revisions = {revision.name: revision for _, revision in stored} | {target.name: target}
@@ -106,7 +106,7 @@ def plan_pool(
         and (seen.size == 1 or seen.placement is not None)
     ]
     for replica in fresh:
-        if not multi_node or replica.name in placement.assigned:
+        if not multi_node or snapshot.open_placement or replica.name in placement.assigned:
             workloads.append(workload(replica, target, placement.assigned.get(replica.name)))
     if missing_api:
         workloads = []

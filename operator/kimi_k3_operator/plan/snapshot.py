@@ -87,6 +87,8 @@ class Snapshot:
     """RFC 3339, UTC, whole seconds."""
     conflicts: tuple[str, ...] = ()
     """Children that could not be made because an object of somebody else has their name, one sentence each."""
+    open_placement: bool = False
+    """No cluster is looked at: multi-node replicas are rendered without an NVLink domain. Never set by the operator."""
 
     @property
     def uid(self) -> str:

@@ -69,7 +69,7 @@ def pool_status(plan: PoolPlan, previous: Mapping[str, Any], generation: int, no
         ready_replicas=plan.ready,
         selector=selector_text(serving_selector(plan.key)),
         revision=plan.target.name,
-        replica_statuses=tuple(sorted(entries, key=lambda entry: (_ordinal(entry.name), entry.name))),
+        replica_statuses=tuple(sorted(entries, key=lambda entry: (_ordinal(entry.name), entry.name)))[:1000],
         domains=tuple(
             DomainCapacity(name=state.placement.value, free_nodes=state.free, nodes=state.nodes)
             for state in plan.domains[:256]
@@ -131,7 +131,7 @@ def _phase(plan: PoolPlan, seen: Observed, before: Mapping[str, Any]) -> tuple[P
 
 def _entry(name: str, phase: Phase, before: Mapping[str, Any], now: str, **fields: Any) -> ReplicaStatus:
     since = before.get("since") if before.get("phase") == phase else None
-    message = fields.pop("message", "") or None
+    message = fields.pop("message", "")[:512] or None
     return ReplicaStatus(name=name, phase=phase, since=since or now, message=message, **fields)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from typing import Any
 
 from kimi_k3_operator.api.base import Manifest
 from kimi_k3_operator.apply.kinds import CHILD_KINDS
@@ -31,9 +33,14 @@ class App:
             scope=config.scope,
             changed=self.wakeups.wake_all,
         )
-        self.index_names = (NODES, PODS, APIS, DOMAINS, *(kind.plural for kind in CHILD_KINDS))
+        self._index_names = (NODES, PODS, APIS, DOMAINS, *(kind.plural for kind in CHILD_KINDS))
         self._workers: dict[Key, Worker] = {}
         self._nodes: dict[str, NodeView] = {}
+
+    def filled(self, indices: Mapping[str, Any]) -> None:
+        """kopf's indices hold everything that was there at the start: passes may begin."""
+        self.world.attach({name: indices[name] for name in self._index_names})
+        self.pulse.ready = True
 
     def deployment_seen(self, key: Key, body: Manifest) -> None:
         """A watch shows a deployment: start its worker, or tell the running one."""

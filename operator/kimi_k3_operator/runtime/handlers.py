@@ -109,7 +109,8 @@ def _watch_cluster(app: App, registry: kopf.OperatorRegistry) -> None:
         return {(namespace or "", name): parse_compute_domain(body)}
 
     @kopf.on.event(LEASE.group, "v1", LEASE.plural, registry=registry, field="metadata.name", value=LEASE_NAME)
-    async def lease_changed(**_: Any) -> None:
+    async def lease_changed(**indices: Any) -> None:
+        app.filled(indices)  # kopf runs no event handler before all indices are full
         app.pulse.watch = time.monotonic()
         WATCH_SEEN.labels(kind="Lease").set_to_current_time()
 
@@ -151,8 +152,7 @@ def _watch_deployments(app: App, registry: kopf.OperatorRegistry) -> None:
         body: kopf.Body,
         **indices: Any,
     ) -> None:
-        app.world.attach({key: indices[key] for key in app.index_names if key in indices})
-        app.pulse.ready = True
+        app.filled(indices)
         if type == "DELETED":
             await app.deployment_gone((namespace or "", name), str(body["metadata"]["uid"]))
         else:
