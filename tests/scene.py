@@ -63,6 +63,7 @@ class Scene:
                 {view.name: view for view in nodes},
                 (*self.world.pods, *pods),
                 (*self.foreign_promises, *(p for p in promises if p is not None)),
+                self.world.compute_domains,
             ),
             apis=self.apis,
             planned_by=self.planned_by,
