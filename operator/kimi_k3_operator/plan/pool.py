@@ -218,11 +218,19 @@ def _place(
         none = f"none of the labels {looked} is on all {candidates} nodes of this hardware"
         reason = blocked or (none if candidates else f"no node of the cluster fits profile {engine.profile.name}")
         return Placement({}, dict.fromkeys(wanted, reason), ())
-    own = next((c.uid for c in snapshot.owned() if c.kind == "ComputeDomain"), None)
-    states = domains(inventory, needs, label, own)
+    states = domains(inventory, needs, label, _compute_domain_uid(deployment, inventory, snapshot))
     if blocked:
         return Placement({}, dict.fromkeys(wanted, blocked), states)
     return place(wanted, states, nodes_per_replica=engine.profile.hardware.nodes_per_replica)
+
+
+def _compute_domain_uid(deployment: Deployment, inventory: Inventory, snapshot: Snapshot) -> str | None:
+    """UID of the ComputeDomain that the groups of this deployment use; None while it does not exist."""
+    placement = deployment.spec.placement
+    if placement is None or placement.compute_domain is None:
+        return next((c.uid for c in snapshot.owned() if c.kind == "ComputeDomain"), None)
+    used = (deployment.namespace, placement.compute_domain.existing)
+    return next((d.uid for d in inventory.compute_domains if (d.namespace, d.name) == used), None)
 
 
 def _promise(key: PoolKey, replica: str, domain: DomainPlacement) -> Promise:
