@@ -67,15 +67,23 @@ def inputs_hash(spec: KimiK3DeploymentSpec, pool: Pool, profile: str) -> str:
     shared = spec.placement.compute_domain if spec.placement else None
     return digest(
         {
-            "pool": chosen,
+            "pool": _said(chosen),
             "profile": profile,
-            "model": spec.model.model_dump(**unset) if spec.model else {},
-            "weights": weights.model_dump(**unset) if weights else {},
+            "model": _said(spec.model.model_dump(**unset)) if spec.model else {},
+            "weights": _said(weights.model_dump(**unset)) if weights else {},
             "pullSecrets": [secret.name for secret in spec.image_pull_secrets or ()],
             "computeDomain": shared.existing if shared else "",
             "disaggregated": pool.disaggregation is not None,
         }
     )
+
+
+def _said(value: Any) -> Any:
+    """Without maps and lists that say nothing: `load: {}` is the same as no load."""
+    if not isinstance(value, dict):
+        return value
+    said = {key: _said(item) for key, item in value.items()}
+    return {key: item for key, item in said.items() if item not in ({}, [], ())}
 
 
 def compile_revision(
