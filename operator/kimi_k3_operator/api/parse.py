@@ -39,17 +39,17 @@ def parse_deployment(body: Mapping[str, Any]) -> Deployment | tuple[Refusal, ...
         return (Refusal("wrong-kind", f"expected {API_VERSION} KimiK3Deployment, found {found}", "kind"),)
     unknown = sorted(set(body) - {"apiVersion", "kind", "metadata", "spec", "status"})
     refusals += [Refusal("unknown-field", f"unknown field{_meant(key, ('spec', 'metadata'))}", key) for key in unknown]
-    metadata = body.get("metadata") or {}
+    metadata = body.get("metadata")
+    if not isinstance(metadata, Mapping):
+        return (Refusal("missing-field", "must be set", "metadata"),)
     name = str(metadata.get("name", ""))
-    if not _NAME.match(name):
-        refusals.append(
-            Refusal(
-                "deployment-name",
-                f"{name!r} must begin with a letter, hold lower-case letters, digits and dashes, end with a letter or "
-                f"digit, and have at most {MAX_DEPLOYMENT_NAME} characters",
-                "metadata.name",
-            )
+    if not _NAME.fullmatch(name):
+        form = (
+            f"must begin with a letter, hold lower-case letters, digits and dashes, end with a letter or digit, and "
+            f"have at most {MAX_DEPLOYMENT_NAME} characters"
         )
+        sentence = f"{name!r} {form}" if name else f"must be set; it {form}"
+        refusals.append(Refusal("deployment-name", sentence, "metadata.name"))
     try:
         spec = KimiK3DeploymentSpec.model_validate(body.get("spec") or {})
     except ValidationError as error:
@@ -102,8 +102,32 @@ def _refusal(body: Mapping[str, Any], detail: ErrorDetails) -> Refusal:
     if kind == "string_pattern_mismatch":
         return Refusal("malformed", f"{_shown(given)} does not have the form {context['pattern']}", path)
     if kind in ("string_too_long", "string_too_short", "too_long", "too_short"):
-        return Refusal("out-of-range", f"has a length out of bounds: {_lower(detail['msg'])}", path)
+        return Refusal("out-of-range", _length(kind, given, context), path)
+    if kind == "literal_error":
+        return Refusal("malformed", f"must be {context['expected']}, not {_shown(given)}", path)
+    if kind in _EXPECTED:
+        return Refusal("malformed", f"must be {_EXPECTED[kind]}, not {_shown(given)}", path)
     return Refusal("malformed", f"{_shown(given)} is not valid here: {_lower(detail['msg'])}", path)
+
+
+_EXPECTED: Mapping[str, str] = {
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "dict_type": "a mapping",
+    "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "model_type": "a mapping",
+    "string_type": "text (in quotes)",
+    "tuple_type": "a list",
+}
+"""What a field takes, by the kind of the validation error."""
+
+
+def _length(kind: str, given: Any, context: Mapping[str, Any]) -> str:
+    unit = "character" if kind.startswith("string") else "item"
+    bound, word = (context["max_length"], "most") if kind.endswith("long") else (context["min_length"], "least")
+    return f"must have at {word} {bound} {unit}{'s' if bound != 1 else ''}, not {len(given)}"
 
 
 def _shown(value: Any) -> str:
@@ -119,6 +143,8 @@ def _path(body: Mapping[str, Any], location: tuple[int | str, ...]) -> str:
     """`spec.pools[b300].replicas` for a location in the spec; list items with a name are shown by it."""
     text, here = "spec", body.get("spec")
     for step in location:
+        if step == "[key]":  # the key itself is wrong; it is the step before
+            break
         if isinstance(step, int):
             item = here[step] if isinstance(here, list | tuple) and step < len(here) else None
             name = item.get("name") if isinstance(item, Mapping) else None

@@ -76,6 +76,8 @@ def plan_speculation(pool: Pool, profile: Profile, load: Load, checkpoint: Check
     draft = wanted.draft.id if wanted.draft else rules.drafts[0].id
     known = next((d for d in rules.drafts if d.id == draft), None)
     if wanted.mode == "Auto":
+        if not rules.auto:
+            return SpeculationPlan(0, f"off: profile {profile.name}/{profile.version} drafts only when asked to")
         fitting = (
             rule
             for rule in rules.auto
@@ -222,4 +224,6 @@ def _unknown_names(engine: EngineConfig, pool: Pool, flags: FlagTable) -> Iterat
     for name in unknown:
         meant = flags.suggest(name)
         hint = f"did you mean {meant}?" if meant else ""
-        yield Refusal("unknown-engine-option", f"vLLM {version} does not know {name}", where, hint)
+        field = f"{where}.overrides.{'args' if name in engine.args else 'env'}"
+        at = field if engine.origins[name] == "override" else where
+        yield Refusal("unknown-engine-option", f"vLLM {version} does not know {name}", at, hint)
