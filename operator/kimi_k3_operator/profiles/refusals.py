@@ -72,6 +72,15 @@ def _block(engine: EngineConfig) -> int:
     )
 
 
+@refusal("kv-block", fix="remove the override; the profile's value works")
+def kv_block_can_be_computed(engine: EngineConfig) -> str | None:
+    try:
+        _block(engine)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 @refusal("tensor-parallel-gpus", fix="leave tensor-parallel-size to the profile")
 def tensor_parallel_matches_gpus(engine: EngineConfig) -> str | None:
     ranks = engine.int_arg("tensor-parallel-size", 1) * engine.int_arg("pipeline-parallel-size", 1)
@@ -81,6 +90,8 @@ def tensor_parallel_matches_gpus(engine: EngineConfig) -> str | None:
 
 @refusal("batched-tokens", fix="raise max-num-batched-tokens or lower max-num-seqs")
 def batched_tokens_hold_a_block(engine: EngineConfig) -> str | None:
+    if kv_block_can_be_computed(engine) is not None:
+        return None
     block, tokens = _block(engine), engine.int_arg("max-num-batched-tokens")
     least = block + (engine.speculation.tokens + 1) * engine.int_arg("max-num-seqs")
     if tokens >= least:
