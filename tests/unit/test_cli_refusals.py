@@ -101,6 +101,16 @@ BAD_POOLS: list[tuple[str, dict[str, Any], str]] = [
         "malformed: spec.pools[b300].replicas: must be a whole number, not 'two'",
     ),
     (
+        "replicas in quotes",
+        {"replicas": "2"},
+        "malformed: spec.pools[b300].replicas: must be a whole number, not '2'",
+    ),
+    (
+        "replicas that are true",
+        {"replicas": True},
+        "malformed: spec.pools[b300].replicas: must be a whole number, not True",
+    ),
+    (
         "one and a half replicas",
         {"replicas": 1.5},
         "malformed: spec.pools[b300].replicas: must be a whole number, not 1.5",
@@ -204,6 +214,11 @@ BAD_SPECS: list[tuple[str, dict[str, Any], str]] = [
         "hub weights without a cache",
         {"weights": {"huggingFace": {}}},
         "missing-field: spec.weights.huggingFace.cache: must be set",
+    ),
+    (
+        "two pools of one name",
+        {"pools": [{"name": "a", "profile": {"name": "b300"}, "replicas": 1}] * 2},
+        "name-taken-twice: spec.pools: the name a appears twice",
     ),
     ("no pools", {"pools": []}, "out-of-range: spec.pools: must have at least 1 item, not 0"),
     ("pools that are no list", {"pools": {}}, "malformed: spec.pools: must be a list, not {}"),

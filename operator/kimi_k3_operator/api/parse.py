@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +17,7 @@ from kimi_k3_operator.api.base import API_VERSION, ApiModel
 from kimi_k3_operator.api.names import MAX_DEPLOYMENT_NAME
 from kimi_k3_operator.api.refusal import Refusal
 from kimi_k3_operator.api.rules import rules_for
-from kimi_k3_operator.api.v1alpha1 import KimiK3DeploymentSpec
+from kimi_k3_operator.api.v1alpha1 import KimiK3DeploymentSpec, LocalObjectReference, Pool
 
 _NAME = re.compile(rf"^[a-z]([-a-z0-9]{{0,{MAX_DEPLOYMENT_NAME - 2}}}[a-z0-9])?$")
 
@@ -51,7 +53,8 @@ def parse_deployment(body: Mapping[str, Any]) -> Deployment | tuple[Refusal, ...
         sentence = f"{name!r} {form}" if name else f"must be set; it {form}"
         refusals.append(Refusal("deployment-name", sentence, "metadata.name"))
     try:
-        spec = KimiK3DeploymentSpec.model_validate(body.get("spec") or {})
+        # As JSON and strictly, because the API server takes neither "2" nor true for a number.
+        spec = KimiK3DeploymentSpec.model_validate_json(json.dumps(body.get("spec") or {}, default=str), strict=True)
     except ValidationError as error:
         details = (d for d in error.errors(include_url=False) if not (d["type"] == "too_short" and d["input"]))
         return tuple(sorted({*refusals, *(_refusal(body, detail) for detail in details)}))
@@ -80,6 +83,9 @@ def broken_rules(model: BaseModel, path: str) -> Iterator[Refusal]:
         if isinstance(value, ApiModel):
             yield from broken_rules(value, key)
         elif isinstance(value, tuple):
+            counts = Counter(item.name for item in value if isinstance(item, Pool | LocalObjectReference))
+            for taken in sorted(name for name, count in counts.items() if count > 1):
+                yield Refusal("name-taken-twice", f"the name {taken} appears twice", key)
             for index, item in enumerate(value):
                 if isinstance(item, ApiModel):
                     yield from broken_rules(item, f"{key}[{getattr(item, 'name', index)}]")
