@@ -10,6 +10,7 @@ Prepares the releases first (tools/engine_venv.py), which takes minutes when the
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -69,7 +70,11 @@ FORMER = ("AITER_SITUV2_A8W4",)
 
 def releases() -> dict[str, Mapping[str, Known]]:
     """Version to its `flags` and `env`, from the prepared releases."""
-    return {version: engine_venv.ask(version, [{"table": True}])[0] for version in engine_venv.VERSIONS}
+    said: dict[str, Mapping[str, Known]] = {}
+    for version in engine_venv.VERSIONS:
+        with contextlib.closing(engine_venv.Engine(version)) as engine:
+            said[version] = engine.ask({"table": True})
+    return said
 
 
 def span(known: Iterable[str], versions: Sequence[str]) -> str:

@@ -24,6 +24,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -81,26 +82,52 @@ def missing(versions: Sequence[str] = VERSIONS) -> list[str]:
     return absent if (environment() / "complete").exists() else [*absent, "environment"]
 
 
-def ask(version: str, requests: Sequence[Mapping[str, Any]], *, timeout: float = 600) -> list[dict[str, Any]]:
-    """The driver's answers, in order, from one process of that release; `timeout` in seconds.
+class Engine:
+    """The driver of one release, kept running; starting it takes 15 s or more, an answer well under one."""
 
-    The process sees no variable of the caller that could change what the engine decides. Raises EngineError when the
-    driver itself fails.
-    """
-    with tempfile.TemporaryDirectory(prefix="kimi-k3-engine-") as home:
-        result = subprocess.run(
+    def __init__(self, version: str) -> None:
+        self.version = version
+        self._home = tempfile.TemporaryDirectory(prefix="kimi-k3-engine-")
+        self._log = open(Path(self._home.name) / "stderr", "w+")  # noqa: SIM115 - closed with the process
+        clean = {"PATH": os.defpath, "HOME": self._home.name, "LANG": "C.UTF-8", "PYTHONPATH": str(tree(version))}
+        self._process = subprocess.Popen(
             [str(python()), str(DRIVER)],
-            input="".join(json.dumps(request) + "\n" for request in requests),
-            env={"PATH": os.defpath, "HOME": home, "LANG": "C.UTF-8", "PYTHONPATH": str(tree(version))},
-            cwd=home,
-            capture_output=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=clean,
+            cwd=self._home.name,
             text=True,
-            timeout=timeout,
         )
-    answers = [json.loads(line) for line in result.stdout.splitlines()]
-    if result.returncode != 0 or len(answers) != len(requests):
-        raise EngineError(f"the driver of vLLM {version} failed:\n{result.stderr[-4000:]}")
-    return answers
+
+    def ask(self, request: Mapping[str, Any], *, timeout: float = 300) -> dict[str, Any]:
+        """The driver's answer within `timeout` seconds. Raises EngineError when the driver itself fails.
+
+        The process sees no variable of the caller that could change what the engine decides.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        deadline = threading.Timer(timeout, self._process.kill)
+        deadline.start()
+        try:
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        finally:
+            deadline.cancel()
+        if not line:
+            said = Path(self._log.name).read_text(encoding="utf-8", errors="replace")[-4000:]
+            raise EngineError(f"the driver of vLLM {self.version} failed or took over {timeout:.0f} s:\n{said}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+        self._log.close()
+        self._home.cleanup()
 
 
 def say(text: str) -> None:

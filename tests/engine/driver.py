@@ -97,6 +97,14 @@ def pretend_gpus() -> type:
     return Pretended
 
 
+def pretend_kernels() -> None:
+    """Answer the questions about machine code that modules ask while they are imported."""
+    import torch
+
+    for question in ("fp8", "block_fp8"):
+        setattr(torch.ops._C, f"cutlass_scaled_mm_supports_{question}", lambda *_: True)
+
+
 def pretend_model_classes() -> None:
     """Answer what kind of model Kimi K3 and its draft are, for their classes cannot be imported without kernels."""
     registry = importlib.import_module("vllm.model_executor.models.registry")
@@ -248,6 +256,7 @@ def main() -> None:
     os.dup2(2, 1)
     sys.meta_path.insert(0, EmptyModules())
     platform = pretend_gpus()
+    pretend_kernels()
     pretend_model_classes()
     pretend_tokenizer()
     parser, checks = serve_parser()
