@@ -175,6 +175,28 @@ BAD_POOLS: list[tuple[str, dict[str, Any], str]] = [
         "malformed: spec.pools[b300].overrides.args.--seed: '--seed' does not have the form ^[a-z][a-z0-9-]*$",
     ),
     (
+        "a negative count of sequences",
+        {"overrides": {"args": {"max-num-seqs": "-5"}}},
+        "override-number: spec.pools[b300].overrides.args.max-num-seqs: must be a whole number above 0, not '-5'",
+    ),
+    (
+        "a length in words",
+        {"overrides": {"args": {"max-model-len": "long"}}},
+        "override-number: spec.pools[b300].overrides.args.max-model-len: must be a whole number above 0, not 'long'",
+    ),
+    (
+        "more memory than there is",
+        {"overrides": {"args": {"gpu-memory-utilization": "1.5"}}},
+        "override-number: spec.pools[b300].overrides.args.gpu-memory-utilization: must be a number above 0 and at most "
+        "1, not '1.5'",
+    ),
+    (
+        "no time to start",
+        {"startupBudget": "0s"},
+        "startup-budget: spec.pools[b300].startupBudget: 0 s is not above the 600 s that an engine waits for its own "
+        "workers",
+    ),
+    (
         "a batch that splits blocks",
         {"overrides": {"args": {"max-num-seqs": "100000"}}},
         "batched-tokens: spec.pools[b300]: max-num-batched-tokens 16384 is below 101536 (a KV block of 1536 tokens and "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import PurePosixPath
@@ -55,7 +56,11 @@ def resolve(
         drain_seconds=pool.drain_seconds,
     )
     engine = _with_layers(engine, pool, load)
-    refusals = [*_override_refusals(pool, version, flags), *_unknown_names(engine, pool, flags)]
+    refusals = [
+        *_override_refusals(pool, version, flags),
+        *_unusable_numbers(engine, pool),
+        *_unknown_names(engine, pool, flags),
+    ]
     judged, warnings = judge(engine)
     if refusals or judged:
         return tuple(sorted({*refusals, *judged}))
@@ -210,6 +215,30 @@ def _override_refusals(pool: Pool, version: str, flags: FlagTable) -> Iterator[R
             if bare in reserved:
                 where = f"spec.pools[{pool.name}].overrides.{kind}"
                 yield Refusal("reserved-override", f"{name} cannot be overridden", where, reserved[bare])
+
+
+_COUNTS = ("decode-context-parallel-size", "max-model-len", "max-num-batched-tokens", "max-num-seqs")
+"""Flags that policies calculate with. vLLM takes forms such as `128k` as well, which would pass them unseen."""
+
+
+def _unusable_numbers(engine: EngineConfig, pool: Pool) -> Iterator[Refusal]:
+    """Overrides of counts and shares that are none, and a startup budget that ends before the engine gives up."""
+    given = (pool.overrides.args if pool.overrides else None) or {}
+    for name in _COUNTS:
+        if name in given and not re.fullmatch("[1-9][0-9]{0,8}", given[name]):
+            where = f"spec.pools[{pool.name}].overrides.args.{name}"
+            yield Refusal("override-number", f"must be a whole number above 0, not {given[name]!r}", where)
+    share = given.get("gpu-memory-utilization")
+    if share is not None and not re.fullmatch("0?[.][0-9]*[1-9][0-9]*|1|1[.]0+", share):
+        where = f"spec.pools[{pool.name}].overrides.args.gpu-memory-utilization"
+        yield Refusal("override-number", f"must be a number above 0 and at most 1, not {share!r}", where)
+    patience = engine_ready_timeout(engine.startup_seconds)
+    if engine.startup_seconds <= patience:
+        yield Refusal(
+            "startup-budget",
+            f"{engine.startup_seconds} s is not above the {patience} s that an engine waits for its own workers",
+            f"spec.pools[{pool.name}].startupBudget",
+        )
 
 
 def _unknown_names(engine: EngineConfig, pool: Pool, flags: FlagTable) -> Iterator[Refusal]:
