@@ -23,11 +23,12 @@ def problem(env: Mapping[str, str]) -> str | None:
         return f"the weights folder {folder} is empty or missing: check spec.weights"
     if not os.path.isfile(os.path.join(folder, "config.json")) or not os.path.isfile(index):
         return f"{folder} holds no config.json with model.safetensors.index.json: check the path in spec.weights"
-    with open(index, encoding="utf-8") as file:
-        shards = sorted(set(json.load(file)["weight_map"].values()))
-    missing = [
-        s for s in shards if not os.path.isfile(os.path.join(folder, s)) or not os.path.getsize(os.path.join(folder, s))
-    ]
+    try:
+        with open(index, encoding="utf-8") as file:
+            shards = sorted(set(json.load(file)["weight_map"].values()))
+    except (ValueError, KeyError):
+        return f"{index} is damaged: copy the checkpoint again"
+    missing = [shard for shard in shards if not _has_content(os.path.join(folder, shard))]
     if missing:
         return (
             f"{len(missing)} of {len(shards)} weight files are missing or empty in {folder}, the first is {missing[0]}"
