@@ -65,27 +65,28 @@ class PlanningLease:
             await asyncio.shield(self._give_back())
 
     async def _try(self) -> None:
-        now = datetime.now(UTC)
+        now, began = datetime.now(UTC), asyncio.get_running_loop().time()
         try:
             lease = await self._api.get("Lease", self._namespace, LEASE_NAME)
         except NotFoundError:
-            await self._take(None, now)
+            await self._take(None, now, began)
             return
         spec = lease.get("spec") or {}
         holder = spec.get("holderIdentity") or ""
         if holder in ("", self._identity) or _expired(spec, now):
-            await self._take(lease, now)
+            await self._take(lease, now, began)
         else:
             scope = str((lease["metadata"].get("annotations") or {}).get(_SCOPE, "*"))
             self._stand(Standing(f"operator {holder}", stand_by=_overlap(scope, self._scope)))
 
-    async def _take(self, lease: Manifest | None, now: datetime) -> None:
+    async def _take(self, lease: Manifest | None, now: datetime, began: float) -> None:
+        """`began` is `now` on the event loop's clock: the Lease runs from then, however late the answer comes."""
         body = self._body(lease, now)
         try:
             await (self._api.create(body) if lease is None else self._api.replace(body))
         except ConflictError:
             return  # somebody was faster; the next round sees who
-        self._renewed = asyncio.get_running_loop().time()
+        self._renewed = began
         self._stand(Standing("", stand_by=False))
 
     def _body(self, lease: Manifest | None, now: datetime) -> Manifest:
