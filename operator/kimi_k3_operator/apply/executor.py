@@ -62,8 +62,11 @@ async def _one(action: Action, parent: Parent, api: KubeApi, outcome: Outcome, o
             outcome.failures.append(error)
         return
     if stored is not None and _is_new(action) and _foreign(stored, parent):
-        await _let_go(stored, api)
         outcome.conflicts.append(_conflict_sentence(action))
+        try:
+            await _let_go(stored, api)
+        except ApiError as error:
+            outcome.failures.append(error)
         return
     ACTIONS.labels(action=type(action).__name__.lower(), kind=_kind_of(action)).inc()
     on_done(action, stored)
