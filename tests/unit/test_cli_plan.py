@@ -140,6 +140,23 @@ def test_a_group_that_is_there_stays_where_it_is(folder: Folder) -> None:
     assert places == {"k3-gb300-0": "domain a", "k3-gb300-1": "domain a"}
 
 
+def test_a_paused_resource_is_planned_as_if_it_went_on(folder: Folder) -> None:
+    going = resource(gb300=1)
+    paused = {**going, "spec": {**going["spec"], "paused": True}}
+    result = folder.run("plan", [paused], rack("a", 2))
+    assert result.stdout == folder.run("plan", [going], rack("a", 2)).stdout
+    assert result.stderr == "note: default/k3 is paused: the operator makes nothing until spec.paused is false\n"
+
+
+def test_surplus_and_pending_replicas_say_what_becomes_of_them(folder: Folder) -> None:
+    cluster = [*rack("a", 4), group("k3-gb300-0", "a"), group("k3-gb300-1", "a")]
+    found = json.loads(folder.run("plan", [resource(gb300=1)], cluster, "-o", "json").stdout)["replicas"]
+    assert [(r["replica"], r["place"], r["reason"]) for r in found] == [
+        ("k3-gb300-0", "domain a", "its pods are being made and bound"),
+        ("k3-gb300-1", "domain a", "it is being given up; running requests are answered first"),
+    ]
+
+
 def test_the_promises_of_other_deployments_count_as_used(folder: Folder) -> None:
     cluster = [*rack("a", 2), *rack("b", 4), group("other-gb300-0", "a", deployment="other", namespace="elsewhere")]
     assert folder.places([resource(gb300=1)], cluster) == {"k3-gb300-0": "domain b"}

@@ -38,9 +38,12 @@ class Cluster:
         return replace(self, inventory=self.inventory.with_promises(promises))
 
     def snapshot(self, body: Manifest, namespace: str, deployment: str) -> Snapshot:
-        """What a pass over `body` would look at in this cluster, which has every API that the operator can use."""
+        """What a pass over `body` would look at in this cluster, which has every API that the operator can use.
+
+        A paused resource is looked at as if it went on: what would happen then is the question.
+        """
         return Snapshot(
-            body=body,
+            body={**body, "spec": {**body["spec"], "paused": False}},
             children=self.children(namespace, deployment),
             pods=tuple(
                 pod for pod in self.inventory.pods if (pod.namespace, pod.deployment) == (namespace, deployment)

@@ -31,7 +31,12 @@ class Accepted:
         return f"{self.deployment.namespace}/{self.deployment.name}"
 
     @property
-    def warnings(self) -> tuple[str, ...]:
+    def notes(self) -> tuple[str, ...]:
+        """What to say beside the result, one line each."""
+        paused = f"note: {self.label} is paused: the operator makes nothing until spec.paused is false"
+        return (*((paused,) if self.deployment.spec.paused else ()), *self._warnings())
+
+    def _warnings(self) -> tuple[str, ...]:
         return tuple(
             f"warning: {warning.id}: pool {engine.pool}: {_sentence(warning)}"
             for engine in self.engines

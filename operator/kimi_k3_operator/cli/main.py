@@ -212,7 +212,7 @@ def _judged(
         result = judge(known, body)
         if isinstance(result, Accepted):
             accepted.append(result)
-            _say(*result.warnings)
+            _say(*result.notes)
         else:
             refused = True
             prefix = f"{result.label}: " if len(bodies) > 1 else ""

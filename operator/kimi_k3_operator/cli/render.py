@@ -25,12 +25,8 @@ def rendered(planner: Planner, accepted: Accepted, cluster: Cluster) -> tuple[li
     Owner references and whatever follows from a uid are left out.
     """
     name, namespace = accepted.deployment.name, accepted.deployment.namespace
-    body = accepted.body
     notes = []
-    if accepted.deployment.spec.paused:
-        notes.append(f"note: {accepted.label} is paused: the operator makes nothing until spec.paused is false")
-        body = {**body, "spec": {**body["spec"], "paused": False}}
-    snapshot = cluster.snapshot(body, namespace, name)
+    snapshot = cluster.snapshot(accepted.body, namespace, name)
     if cluster is OPEN:
         snapshot = replace(snapshot, open_placement=True)
         if any(engine.profile.hardware.multi_node for engine in accepted.engines):
