@@ -224,7 +224,7 @@ def judge(parser: Any, checks: types.ModuleType, request: dict[str, Any]) -> dic
             stage = "config"
             return {"accepted": True, "config": build(arguments)}
         except SystemExit:
-            return {"accepted": False, "stage": stage, "error": said.getvalue().strip().splitlines()[-1]}
+            return {"accepted": False, "stage": stage, "error": said.getvalue().rpartition("error: ")[2].strip()}
         except Exception as error:  # noqa: BLE001
             return {"accepted": False, "stage": stage, "error": f"{type(error).__name__}: {error}"}
 

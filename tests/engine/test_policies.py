@@ -29,6 +29,11 @@ class Rule:
 
 
 RULES = {
+    "kv-block": Rule(
+        Line(B300, args=(("kv-cache-dtype", "nvfp4"),)),
+        Line(B300, args=(("kv-cache-dtype", "bfloat16"),)),
+        words="nvfp4",
+    ),
     "batched-tokens": Rule(
         Line(B300, args=(("max-num-batched-tokens", "15"), ("max-num-seqs", "16"))),
         Line(B300, args=(("max-num-batched-tokens", "1552"), ("max-num-seqs", "16"))),
@@ -49,7 +54,6 @@ RULES = {
 """By policy: rules that show before a GPU is needed."""
 
 NOT_SEEN_HERE = {
-    "kv-block": "the engine computes its blocks when it lays out the KV cache",
     "tensor-parallel-gpus": "the engine does not know how many GPUs its pod asked for",
     "prefix-match-unit": "the engine looks at it when the weights are loaded",
     "foreign-draft": "the draft's weights decide",
