@@ -45,6 +45,8 @@ class PlanningLease:
         self._changed = changed
         self._standing = Standing("nobody yet", stand_by=True)
         self._renewed = float("-inf")
+        self.answered = float("-inf")
+        """When the API server last answered."""
 
     @property
     def standing(self) -> Standing:
@@ -58,6 +60,7 @@ class PlanningLease:
             while True:
                 try:
                     await self._try()
+                    self.answered = asyncio.get_running_loop().time()
                 except ApiError as error:
                     log.warning("the planning Lease could not be renewed: %s", error)
                 await asyncio.sleep(RENEW_SECONDS)

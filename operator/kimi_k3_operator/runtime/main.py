@@ -52,11 +52,8 @@ async def run(config: Config) -> None:
 
 async def _with_helpers(app: App) -> None:
     helpers = [asyncio.create_task(app.lease.run()), asyncio.create_task(_beat(app))]
-    ready = asyncio.Event()
     try:
-        await kopf.operator(
-            registry=build_registry(app), settings=build_settings(), clusterwide=True, standalone=True, ready_flag=ready
-        )
+        await _watch(app)
     finally:
         await app.close()
         for helper in helpers:
@@ -64,10 +61,30 @@ async def _with_helpers(app: App) -> None:
         await asyncio.gather(*helpers, return_exceptions=True)
 
 
+async def _watch(app: App) -> None:
+    """Run kopf until it is told to stop; start it again when a watch fails for good.
+
+    kopf gives up altogether on a 404 of a watch, which an API gives for a moment when it is removed or installed.
+    Everything is listed anew then; passes over an unchanged world write nothing.
+    """
+    while True:
+        try:
+            await kopf.operator(
+                registry=build_registry(app), settings=build_settings(), clusterwide=True, standalone=True
+            )
+            return
+        except (kopf.APIError, WatchingError, aiohttp.ClientError) as error:
+            log.warning("the watches ended and are started again: %s", error)
+            app.pulse.ready = False
+            await app.close()
+            await asyncio.sleep(RESTART_SECONDS)
+
+
 async def _beat(app: App) -> None:
     """The event loop's sign of life."""
     while True:
         app.pulse.loop = time.monotonic()
+        app.pulse.lease = app.lease.answered
         app.pulse.standing = app.lease.standing.planned_by and f"stands by: {app.lease.standing.planned_by} plans"
         await asyncio.sleep(1.0)
 
