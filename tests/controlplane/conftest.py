@@ -31,3 +31,14 @@ async def site(
     await found.until_empty()
     yield found
     await found.remove_all()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """A failed test shows the end of the operator's log."""
+    report = yield
+    process = getattr(item, "funcargs", {}).get("operator_process")
+    if report.failed and isinstance(process, OperatorProcess) and process.log.exists():
+        lines = process.log.read_text(errors="replace").splitlines()[-60:]
+        report.sections.append(("operator log", "\n".join(lines)))
+    return report

@@ -28,7 +28,7 @@ class App:
         self.world, self.wakeups, self._ledger = World(), Wakeups(), Ledger()
         self.lease = PlanningLease(
             api,
-            namespace=config.own_namespace,
+            namespace=config.lease_namespace,
             identity=config.identity,
             scope=config.scope,
             changed=self.wakeups.wake_all,

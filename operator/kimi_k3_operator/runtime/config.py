@@ -9,15 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-_NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_LEASE_HELP = "namespace of the planning Lease, one for the whole cluster"
 
 
 @dataclass(frozen=True)
 class Config:
     namespaces: frozenset[str]
     """Served namespaces; empty: all."""
-    own_namespace: str
-    """Holds the planning Lease."""
+    lease_namespace: str
+    """Holds the planning Lease: the same one for every operator of a cluster."""
     identity: str
     """Name of this instance in the Lease."""
     listen: tuple[str, int]
@@ -39,7 +39,7 @@ def parse_config(arguments: Sequence[str], environment: Mapping[str, str]) -> Co
     parser = argparse.ArgumentParser("kimi_k3_operator", description="Run the Kimi K3 operator.")
     env = environment.get
     parser.add_argument("--namespaces", default=env("KIMI_K3_NAMESPACES", ""), help="served namespaces, by comma")
-    parser.add_argument("--own-namespace", default=env("KIMI_K3_OWN_NAMESPACE", ""), help="where the Lease lives")
+    parser.add_argument("--lease-namespace", default=env("KIMI_K3_LEASE_NAMESPACE", "kube-system"), help=_LEASE_HELP)
     parser.add_argument("--listen", default=env("KIMI_K3_LISTEN", "0.0.0.0:8080"), help="address of /livez, /metrics")
     parser.add_argument("--profiles", action="append", default=None, help="directory with more profiles (repeatable)")
     parser.add_argument("--log-level", default=env("KIMI_K3_LOG_LEVEL", "INFO"), choices=("DEBUG", "INFO", "WARNING"))
@@ -51,17 +51,10 @@ def parse_config(arguments: Sequence[str], environment: Mapping[str, str]) -> Co
     directories = given.profiles if given.profiles is not None else env("KIMI_K3_PROFILES", "").split(":")
     return Config(
         namespaces=frozenset(filter(None, given.namespaces.split(","))),
-        own_namespace=given.own_namespace or _mounted_namespace(),
+        lease_namespace=given.lease_namespace,
         identity=f"{socket.gethostname()}-{os.getpid()}",
         listen=(host, int(port)),
         profiles=tuple(Path(directory) for directory in directories if directory),
         log_level=given.log_level,
         log_format=given.log_format,
     )
-
-
-def _mounted_namespace() -> str:
-    try:
-        return _NAMESPACE_FILE.read_text(encoding="utf-8").strip()
-    except OSError:
-        return "default"

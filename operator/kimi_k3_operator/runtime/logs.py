@@ -12,7 +12,7 @@ class _Quiet(logging.Filter):
     """kopf reports each index and event handler that ran; with thousands of pods that is most of the log."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return record.levelno > logging.INFO or not str(record.msg).startswith(("Handler ", "Daemon "))
+        return record.levelno > logging.INFO or not str(record.msg).startswith(("Handler ", "Indexer "))
 
 
 def set_up_logs(level: str, form: str) -> None:

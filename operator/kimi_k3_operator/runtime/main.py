@@ -67,17 +67,22 @@ async def _watch(app: App) -> None:
     kopf gives up altogether on a 404 of a watch, which an API gives for a moment when it is removed or installed.
     Everything is listed anew then; passes over an unchanged world write nothing.
     """
+    wait = 1.0
     while True:
+        began = time.monotonic()
         try:
             await kopf.operator(
                 registry=build_registry(app), settings=build_settings(), clusterwide=True, standalone=True
             )
             return
-        except (kopf.APIError, WatchingError, aiohttp.ClientError) as error:
-            log.warning("the watches ended and are started again: %s", error)
-            app.pulse.ready = False
-            await app.close()
-            await asyncio.sleep(RESTART_SECONDS)
+        except kopf.LoginError:
+            raise
+        except Exception as error:  # noqa: BLE001 - its own hierarchy is private, and any end of its watches is the same
+            wait = min(wait * 2, 30.0) if time.monotonic() - began < 60 else 1.0
+            log.warning("the watches ended and start again in %.0f s: %s: %s", wait, type(error).__name__, error)
+        app.pulse.ready = False
+        await app.close()
+        await asyncio.sleep(wait)
 
 
 async def _beat(app: App) -> None:
