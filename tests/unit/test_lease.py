@@ -90,14 +90,24 @@ async def test_a_lease_that_another_holds_is_left_to_it(api: FakeKubeApi):
     assert api.objects[NAMED]["spec"]["holderIdentity"] == "other"
 
 
-@pytest.mark.parametrize("spec", [{}, {"renewTime": "nonsense"}, {"renewTime": None, "holderIdentity": ""}])
-async def test_a_lease_that_ran_out_is_taken(api: FakeKubeApi, spec: dict[str, Any]):
-    held_by_other(api, ago=16, **spec)
-    if spec.get("renewTime", "") is None:
-        del api.objects[NAMED]["spec"]["renewTime"]
+async def test_a_lease_that_was_given_back_is_taken_at_once(api: FakeKubeApi):
+    held_by_other(api, holderIdentity="")
     async with running(instance := Instance(api)):
         assert instance.standing == PLANS
         assert api.objects[NAMED]["spec"]["leaseTransitions"] == 5
+
+
+@pytest.mark.parametrize("ago", [-3600, 0, 3600])
+@pytest.mark.parametrize("renewed", [{}, {"renewTime": "nonsense"}])
+async def test_a_lease_is_taken_when_it_was_not_renewed_for_its_time_whatever_the_holders_clock_says(
+    api: FakeKubeApi, ago: float, renewed: dict[str, str]
+):
+    held_by_other(api, ago=ago, **renewed)
+    async with running(instance := Instance(api)):
+        await asyncio.sleep(15)
+        assert instance.standing == Standing("operator other", stand_by=True)
+        await asyncio.sleep(6)
+        assert instance.standing == PLANS
 
 
 @pytest.mark.parametrize(
@@ -136,9 +146,11 @@ async def test_an_instance_that_cannot_renew_stops_planning_before_the_lease_run
         await asyncio.sleep(2)
         assert instance.standing.planned_by.startswith("nobody for sure")
         assert not instance.standing.stand_by
+        told = instance.changes
         api.refuse = lambda call: None
         await asyncio.sleep(5)
         assert instance.standing == PLANS
+        assert instance.changes == told + 1, "passes that found nobody planning look again"
 
 
 async def test_the_time_of_a_renewal_is_when_it_was_asked_for(api: FakeKubeApi):

@@ -94,6 +94,25 @@ def test_other_hardware_of_another_kind_of_workload_makes_new_replicas():
     assert ("ComputeDomain", "k3-nvlink") not in scene.objects
 
 
+def test_other_hardware_takes_no_replica_away_while_its_api_is_missing():
+    scene = Scene(deployment(b300(2, name="main")), b300_node("b1"), b300_node("b2"), domain("a", free=4))
+    scene.settle()
+    scene.apis = frozenset()
+    scene.edit(pools=[gb300(2, name="main")])
+    scene.step()
+    assert len([kind for kind, _ in scene.objects if kind == "Deployment"]) == 2
+
+
+def test_a_full_rack_rolls_though_more_replicas_are_asked_for_than_fit():
+    scene = Scene(deployment(gb300(3)), domain("a", free=4))
+    scene.settle()
+    old = scene.revisions()
+    scene.edit(pools=[gb300(3, drainSeconds=60)])
+    scene.settle()
+    assert set(scene.revisions()) == set(old)
+    assert not set(scene.revisions().values()) & set(old.values())
+
+
 def test_a_placed_group_stays_where_it_is_whatever_becomes_free():
     scene = Scene(deployment(gb300(1)), domain("a", free=4), domain("b", free=3))
     scene.settle()

@@ -72,6 +72,13 @@ def test_a_pod_that_goes_away_or_only_waits_is_no_failure():
     assert len(failure(replace(replica, pods=(replace(crashing, trouble="CrashLoopBackOff " * 99),))) or "") == 400
 
 
+def test_a_pod_that_restarted_twice_fails_also_while_it_runs_for_a_moment():
+    replica = replace(seen(0), pods=(a_pod("p", restarts=2),))
+    assert failure(replica) == "p: restarted 2 times"
+    assert failure(replace(replica, pods=(a_pod("p", restarts=1),))) is None
+    assert failure(replace(replica, pods=(a_pod("p", restarts=2, ready=True),))) is None
+
+
 def test_a_draining_engine_of_the_previous_revision_is_an_update():
     scene = running()
     scene.edit(pools=[b300(1, drainSeconds=60)])

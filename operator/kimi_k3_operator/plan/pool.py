@@ -87,10 +87,10 @@ def plan_pool(
     given_up = victims(present, len(present) - desired) if len(present) > desired else ()
     staying = [seen for seen in present if seen not in given_up]
     rollout = deployment.spec.rollout or Rollout()
-    rolling = roll(staying, target.name, desired=desired, max_unavailable=rollout.max_unavailable)
-    moved = tuple(
-        seen for seen in staying if seen.name in rolling.update and (seen.size == 2) != target.multi_node
-    )  # other hardware: another kind of workload, so a new replica
+    # Replicas that never had a place hold nothing up: the allowance is counted from those that have a workload.
+    rolling = roll(staying, target.name, desired=len(staying), max_unavailable=rollout.max_unavailable)
+    other_kind = [seen for seen in staying if (seen.size == 2) != target.multi_node]
+    moved = tuple(seen for seen in other_kind if seen.name in rolling.update and not missing_api)
     staying = [seen for seen in staying if seen not in moved]
     fresh = new_replicas(key, (seen.replica for seen in observed), max(0, desired - len(staying)))
 

@@ -20,6 +20,7 @@ from kimi_k3_operator.plan.conditions import Facts, conditions, with_times
 from kimi_k3_operator.plan.pool import PoolPlan
 from kimi_k3_operator.plan.replicas import Observed, selector_text
 
+_RESTARTS_OF_A_LOOP = 2
 _FAILING = ("CrashLoopBackOff", "ImagePullBackOff", "ErrImagePull", "InvalidImageName", "CreateContainerConfigError")
 
 
@@ -85,10 +86,15 @@ def troubles(plans: Iterable[PoolPlan]) -> tuple[tuple[str, str], ...]:
 
 
 def failure(seen: Observed) -> str | None:
-    """What is wrong with a replica that fails, in the kubelet's words; None while it only waits or loads."""
+    """What is wrong with a replica that fails, in the kubelet's words; None while it only waits or loads.
+
+    A pod that restarted again and again fails also in the moments in which it runs.
+    """
     for pod in seen.pods:
-        if not pod.terminating and not pod.unschedulable and any(mark in pod.trouble for mark in _FAILING):
-            return f"{pod.name}: {pod.trouble}"[:400]
+        if pod.terminating or pod.unschedulable or pod.ready:
+            continue
+        if pod.restarts >= _RESTARTS_OF_A_LOOP or any(mark in pod.trouble for mark in _FAILING):
+            return f"{pod.name}: {pod.trouble or f'restarted {pod.restarts} times'}"[:400]
     return None
 
 

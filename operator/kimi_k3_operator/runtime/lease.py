@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from kimi_k3_operator.api.base import GROUP, Manifest
 from kimi_k3_operator.api.labels import deployment_labels
@@ -45,6 +45,8 @@ class PlanningLease:
         self._changed = changed
         self._standing = Standing("nobody yet", stand_by=True)
         self._renewed = float("-inf")
+        self._seen = ("", float("-inf"))
+        """The holder's last renewal as it wrote it, and when we first saw it: clocks of machines differ."""
         self.answered = float("-inf")
         """When the API server last answered."""
 
@@ -76,7 +78,11 @@ class PlanningLease:
             return
         spec = lease.get("spec") or {}
         holder = spec.get("holderIdentity") or ""
-        if holder in ("", self._identity) or _expired(spec, now):
+        renewal = f"{holder} {spec.get('renewTime', '')}"
+        if renewal != self._seen[0]:
+            self._seen = (renewal, began)
+        expired = began - self._seen[1] > int(spec.get("leaseDurationSeconds", LEASE_SECONDS))
+        if holder in ("", self._identity) or expired:
             await self._take(lease, now, began)
         else:
             scope = str((lease["metadata"].get("annotations") or {}).get(_SCOPE, "*"))
@@ -89,8 +95,11 @@ class PlanningLease:
             await (self._api.create(body) if lease is None else self._api.replace(body))
         except ConflictError:
             return  # somebody was faster; the next round sees who
+        lapsed = not self._standing.planned_by and self.standing.planned_by
         self._renewed = began
         self._stand(Standing("", stand_by=False))
+        if lapsed:
+            self._changed()  # passes that found nobody planning look again
 
     def _body(self, lease: Manifest | None, now: datetime) -> Manifest:
         old = (lease or {}).get("spec") or {}
@@ -138,14 +147,6 @@ class PlanningLease:
         else:
             log.warning("%s plans the cluster's NVLink domains: this instance places no group", standing.planned_by)
         self._changed()
-
-
-def _expired(spec: Manifest, now: datetime) -> bool:
-    try:
-        renewed = datetime.strptime(spec["renewTime"], _TIME).replace(tzinfo=UTC)
-    except (KeyError, ValueError):
-        return True
-    return now - renewed > timedelta(seconds=int(spec.get("leaseDurationSeconds", LEASE_SECONDS)))
 
 
 def _overlap(first: str, second: str) -> bool:
