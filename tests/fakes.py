@@ -38,6 +38,10 @@ class FakeKubeApi:
     def verbs(self) -> list[str]:
         return [verb for verb, _, _ in self.calls]
 
+    async def serves(self, kind: str) -> bool:
+        self._called("serves", kind, "")
+        return True
+
     async def apply(self, manifest: Manifest, *, force: bool) -> Manifest:
         kind, name = manifest["kind"], manifest["metadata"]["name"]
         self._called("apply", kind, name)

@@ -98,6 +98,15 @@ class Site:
         found = await self.kube.get(API_VERSION, POOLS, f"{name}-{pool_name}", self.namespace)
         return list(found.get("status", {}).get("replicaStatuses") or [])
 
+    async def all_ready(self, name: str, pool_name: str, count: int) -> list[Object]:
+        """The replica statuses of a pool, once there are `count` and all are Ready."""
+
+        async def seen() -> list[Object] | None:
+            found = await self.replicas(name, pool_name)
+            return found if [entry["phase"] for entry in found] == ["Ready"] * count else None
+
+        return list(await eventually(seen, what=f"{count} ready replicas in the status of pool {pool_name}"))
+
     async def domains(self, name: str) -> dict[str, set[str]]:
         """Replica to the NVLink domains of the nodes its pods are bound to."""
         nodes = {n["metadata"]["name"]: n for n in await self.kube.list("v1", "nodes")}

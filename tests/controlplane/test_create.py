@@ -39,8 +39,7 @@ async def test_the_heterogeneous_sample_becomes_seven_replicas_on_the_right_node
     assert status["replicas"] == "7/7"
     assert status["hardware"] == "2 x B300, 1 x MI350X, 4 x GB300"
     for name, count in (("b300", 2), ("mi350x", 1), ("gb300", 4)):
-        entries = await site.replicas("k3", name)
-        assert [entry["phase"] for entry in entries] == ["Ready"] * count
+        entries = await site.all_ready("k3", name, count)
         assert all(len(entry["nodes"]) == (2 if name == "gb300" else 1) for entry in entries)
 
 

@@ -36,9 +36,13 @@ async def test_a_rack_of_eighteen_with_two_unschedulable_holds_eight_and_the_nin
     ninth = next(entry for entry in await site.replicas("k3", "gb300") if entry["name"] == "k3-gb300-8")
     assert ninth["phase"] == "Pending"
     assert "no NVLink domain has 2 free nodes" in ninth["message"]
-    ready = await site.condition("k3", "Ready")
-    assert ready["reason"] == "InsufficientCapacity"
-    assert ready["message"].startswith("8 of 9 replicas ready; k3-gb300-8: no NVLink domain")
+
+    async def told() -> bool:
+        ready = await site.condition("k3", "Ready")
+        assert ready["reason"] == "InsufficientCapacity"
+        return str(ready["message"]).startswith("8 of 9 replicas ready; k3-gb300-8: no NVLink domain")
+
+    await eventually(told, what="Ready's message says what it waits for")
     domains = await site.domains("k3")
     assert len(domains) == 8
     assert all(len(found) == 1 for found in domains.values())

@@ -29,12 +29,16 @@ class Kind:
     def version(self) -> str:
         return self.api_version.rpartition("/")[2]
 
+    @property
+    def discovery_path(self) -> str:
+        """URL path of the list of kinds that this API serves."""
+        return f"/apis/{self.api_version}" if "/" in self.api_version else f"/api/{self.api_version}"
+
     def path(self, namespace: str | None, name: str | None = None, subresource: str | None = None) -> str:
         """URL path of the collection, the object or its subresource."""
-        root = f"/apis/{self.api_version}" if "/" in self.api_version else f"/api/{self.api_version}"
         scope = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
         parts = [self.plural, *(part for part in (name, subresource) if part)]
-        return f"{root}{scope}/{'/'.join(parts)}"
+        return f"{self.discovery_path}{scope}/{'/'.join(parts)}"
 
 
 CHILD_KINDS = (

@@ -64,6 +64,15 @@ class Kube:
         )
         return list(answer.get("items") or ())
 
+    async def serves(self, kind: str) -> bool:
+        """Whether discovery lists the kind now."""
+        known = KINDS[kind]
+        try:
+            listed = await self._request("GET", known.discovery_path, kind)
+        except NotFoundError:
+            return False
+        return any(resource.get("name") == known.plural for resource in listed.get("resources") or ())
+
     async def delete(
         self, kind: str, namespace: str, name: str, *, uid: str, resource_version: str | None = None
     ) -> None:
@@ -116,6 +125,18 @@ class Kube:
         kind, metadata = KINDS[target["kind"]], target["metadata"]
         name = None if collection else metadata["name"]
         path = kind.path(metadata.get("namespace"), name, subresource)
+        return await self._request(method, path, kind.kind, body=body, query=query, content=content)
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        kind: str,
+        *,
+        body: Manifest | None = None,
+        query: dict[str, str] | None = None,
+        content: str = "application/json",
+    ) -> Manifest:
         request = await self._client.param_serialize(
             method,
             path,
@@ -134,7 +155,7 @@ class Kube:
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise ApiError(0, f"{method} {path}: {type(error).__name__} {error}") from error
         finally:
-            API_REQUESTS.labels(verb=method, kind=kind.kind, code=str(code)).inc()
+            API_REQUESTS.labels(verb=method, kind=kind, code=str(code)).inc()
             API_SECONDS.labels(verb=method).observe(time.monotonic() - began)
         if code >= 400:
             raise _error(code, f"{method} {path}", text, response.headers.get("Retry-After"))

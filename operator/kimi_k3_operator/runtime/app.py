@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 from kimi_k3_operator.api.base import Manifest
 from kimi_k3_operator.apply.kinds import CHILD_KINDS
-from kimi_k3_operator.apply.port import KubeApi
+from kimi_k3_operator.apply.port import ApiError, KubeApi
 from kimi_k3_operator.inventory.model import NodeView
 from kimi_k3_operator.plan.engine import Planner
 from kimi_k3_operator.runtime.config import Config
@@ -18,6 +19,11 @@ from kimi_k3_operator.runtime.reconciler import Ledger, Reconciler
 from kimi_k3_operator.runtime.wakeups import Key, Wakeups
 from kimi_k3_operator.runtime.worker import Worker
 from kimi_k3_operator.runtime.world import APIS, DOMAINS, NODES, PODS, World
+
+DISCOVERY_SECONDS = 60
+"""How long discovery may take to list an established CRD."""
+
+log = logging.getLogger(__name__)
 
 
 class App:
@@ -34,8 +40,39 @@ class App:
             changed=self.wakeups.wake_all,
         )
         self._index_names = (NODES, PODS, APIS, DOMAINS, *(kind.plural for kind in CHILD_KINDS))
+        self.rewatch = asyncio.Event()
+        """Set when the watches must start again, because an API was installed that they do not know."""
+        self._watched_apis: frozenset[str] = frozenset()
+        self._discovery: set[asyncio.Task[None]] = set()
         self._workers: dict[Key, Worker] = {}
         self._nodes: dict[str, NodeView] = {}
+
+    async def before_watches(self) -> None:
+        """Note which optional APIs there are when the watches start."""
+        self.rewatch = asyncio.Event()
+        served = [kind.kind for kind in CHILD_KINDS if kind.optional and await self.api.serves(kind.kind)]
+        self._watched_apis = frozenset(served)
+
+    def api_seen(self, kind: str) -> None:
+        """An optional API changed. One that was installed meanwhile is not watched for sure: kopf looks for it when
+        its CRD changes, and discovery may know it only a moment later, when nothing changes any more.
+        """
+        if kind in self.world.apis() and kind not in self._watched_apis:
+            self._watched_apis |= {kind}
+            task = asyncio.create_task(self._watch_api(kind))
+            self._discovery.add(task)
+            task.add_done_callback(self._discovery.discard)
+
+    async def _watch_api(self, kind: str) -> None:
+        for _ in range(DISCOVERY_SECONDS):
+            try:
+                if await self.api.serves(kind):
+                    break
+            except ApiError as error:
+                log.info("discovery of %s: %s", kind, error)
+            await asyncio.sleep(1)
+        log.info("the API of %s was installed", kind)
+        self.rewatch.set()
 
     def filled(self, indices: Mapping[str, Any]) -> None:
         """kopf's indices hold everything that was there at the start: passes may begin."""

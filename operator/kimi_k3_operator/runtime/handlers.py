@@ -101,8 +101,9 @@ def _watch_cluster(app: App, registry: kopf.OperatorRegistry) -> None:
         return {OPTIONAL_CRDS[name]: True} if served else None
 
     @kopf.on.event(*_CRDS, registry=registry, when=_is_optional_api)
-    async def api_changed(**_: Any) -> None:
+    async def api_changed(name: str, **_: Any) -> None:
         app.wakeups.wake_all()
+        app.api_seen(OPTIONAL_CRDS[name])
 
     @kopf.index("resource.nvidia.com", "v1beta1", "computedomains", id=DOMAINS, registry=registry)
     def compute_domains(name: str, namespace: str | None, body: kopf.Body, **_: Any) -> Mapping[Key, Any]:

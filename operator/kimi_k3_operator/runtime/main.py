@@ -64,17 +64,25 @@ async def _with_helpers(app: App) -> None:
 async def _watch(app: App) -> None:
     """Run kopf until it is told to stop; start it again when a watch fails for good.
 
-    kopf gives up altogether on a 404 of a watch, which an API gives for a moment when it is removed or installed.
-    Everything is listed anew then; passes over an unchanged world write nothing.
+    kopf gives up altogether on a 404 of a watch, which an API gives for a moment when it is removed or installed, and
+    it can overlook an API that was installed. Everything is listed anew then; passes over an unchanged world write
+    nothing.
     """
     wait = 1.0
     while True:
         began = time.monotonic()
         try:
+            await app.before_watches()
             await kopf.operator(
-                registry=build_registry(app), settings=build_settings(), clusterwide=True, standalone=True
+                registry=build_registry(app),
+                settings=build_settings(),
+                clusterwide=True,
+                standalone=True,
+                stop_flag=app.rewatch,
             )
-            return
+            if not app.rewatch.is_set():
+                return
+            wait = 0.0
         except kopf.LoginError:
             raise
         except Exception as error:  # noqa: BLE001 - its own hierarchy is private, and any end of its watches is the same

@@ -60,13 +60,12 @@ class Wakeups:
                 backoff = 1.0
                 due = current.requeue_after
                 woken = asyncio.ensure_future(event.wait())
-                ends: set[asyncio.Future[Any]] = {woken, stop}
-                await asyncio.wait(
-                    ends,
-                    timeout=RESYNC_SECONDS * random.uniform(0.8, 1.2) if due is None else due,
-                    return_when=asyncio.FIRST_COMPLETED,
-                )
-                woken.cancel()
+                try:
+                    ends: set[asyncio.Future[Any]] = {woken, stop}
+                    longest = RESYNC_SECONDS * random.uniform(0.8, 1.2) if due is None else due
+                    await asyncio.wait(ends, timeout=longest, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    woken.cancel()
                 if event.is_set():
                     await self._sleep(stop, DEBOUNCE_SECONDS)
         finally:
