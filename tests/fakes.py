@@ -42,6 +42,9 @@ class FakeKubeApi:
         self._called("serves", kind, "")
         return True
 
+    async def set_pod_condition(self, namespace: str, pod: str, uid: str, condition: Manifest) -> None:
+        self._called("set_pod_condition", "Pod", pod)
+
     async def apply(self, manifest: Manifest, *, force: bool) -> Manifest:
         kind, name = manifest["kind"], manifest["metadata"]["name"]
         self._called("apply", kind, name)

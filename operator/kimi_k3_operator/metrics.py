@@ -20,6 +20,7 @@ PASS_SECONDS = Histogram(
     f"{_PREFIX}_reconcile_duration_seconds", "Time of a pass, its writes included.", registry=REGISTRY
 )
 ACTIONS = Counter(f"{_PREFIX}_actions_total", "Changes made to children.", ("action", "kind"), registry=REGISTRY)
+PROBES = Counter(f"{_PREFIX}_probes_total", "Questions asked to engines, by outcome.", ("outcome",), registry=REGISTRY)
 CONDITION = Gauge(
     f"{_PREFIX}_deployment_condition",
     "1 for the status a condition has.",

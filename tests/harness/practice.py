@@ -31,6 +31,7 @@ from tests.harness.kube import Kube, Object, eventually
 from tests.harness.kwok import Kwok, flatten
 from tests.harness.leaderworkerset import FakeLeaderWorkerSetController
 from tests.harness.node_files import SITES, NodeFileError, read_nodes
+from tests.harness.pod_engines import PodEngines
 from tests.harness.processes import ProcessError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -110,6 +111,7 @@ class PracticeCluster:
 
     LEADER_WORKER_SET = "LeaderWorkerSet stand-in"
     COMPUTE_DOMAIN = "ComputeDomain stand-in"
+    ENGINES = "fake engines"
 
     def __init__(
         self,
@@ -132,6 +134,7 @@ class PracticeCluster:
         """External CRD name to "real" or "stand-in"."""
         self.timings: dict[str, float] = {}
         self._background: Background | None = None
+        self.engines: PodEngines
 
     @property
     def kubeconfig(self) -> Path:
@@ -163,10 +166,12 @@ class PracticeCluster:
             self.kwok.start()
             self._step("kwok", began)
             self._background = Background()
+            self.engines = PodEngines(self.kubeconfig_for("harness"))
             self._background.call(self._fill(nodes))
             if self.stand_ins:
                 self.start_leader_worker_sets()
                 self.start_compute_domains()
+                self._loop().spawn(self.ENGINES, self.engines.run())
             self._step("all", begin)
         except BaseException:
             self.stop()

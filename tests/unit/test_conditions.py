@@ -258,6 +258,7 @@ def test_each_condition_appears_once_and_in_order():
         "Available",
         "Accepted",
         "CapacityAvailable",
+        "Verified",
         "Reconciling",
         "Stalled",
         "UpdateAvailable",

@@ -122,7 +122,8 @@ def test_the_table_of_conditions_names_exactly_those_that_there_are():
 
 def test_the_table_of_refused_fields_names_exactly_those_that_are_refused():
     body = sample()
-    body["spec"] |= {"routing": {}, "verification": {}, "rollout": {"updates": "Automatic"}}
+    body["spec"] |= {"routing": {}, "rollout": {"updates": "Automatic"}}
+    body["spec"]["verification"] = {"tier": "Wire", "profile": "moonshot"}
     body["spec"]["placement"] = {"mode": "Kueue", "queueName": "gpus"}
     pool = body["spec"]["pools"][0]
     del pool["replicas"]

@@ -5,71 +5,66 @@ from typing import Any
 
 import pytest
 from tests.factories import b300, deployment, engine_of, parsed
+from tests.policies import ROWS
+from tests.policies.engines import HARDWARE, SITU_30, SITU_31, engine, found
 
 from kimi_k3_operator.api.parse import parse_deployment
 from kimi_k3_operator.api.refusal import Refusal
 from kimi_k3_operator.plan.unserved import unserved
 from kimi_k3_operator.profiles.engine import EngineConfig
-from kimi_k3_operator.profiles.refusals import POLICIES, judge
+from kimi_k3_operator.profiles.flags import FlagTable
+from kimi_k3_operator.profiles.refusals import POLICIES, PolicyRow, judge
+from kimi_k3_operator.profiles.refusals.frontend import RUST_STOPS_ON
+from kimi_k3_operator.profiles.refusals.versioned import ALL2ALL_BACKENDS, ATTENTION_KEYS, MOE_BACKENDS, known_in
 
-DRAFTED = {"mode": "DSpark", "draft": {"id": "Inferact/Kimi-K3-DSpark", "path": "/d"}}
-
-
-def engine(*, drafted: bool = False, version: str = "0.30.0", draft: str = "", **args: Any) -> EngineConfig:
-    """The engine of a B300 pool with other flags, version or draft."""
-    made = engine_of(deployment(b300(speculation=DRAFTED) if drafted else b300()))
-    speculation = replace(made.speculation, draft=draft) if draft else made.speculation
-    flags = {name.replace("_", "-"): value for name, value in args.items()}
-    return replace(made, args={**made.args, **flags}, engine_version=version, speculation=speculation)
+VERSIONS = FlagTable.load().versions
+IDS = [policy for policy, _, _ in ROWS]
 
 
-def found(made: EngineConfig) -> list[str]:
-    refusals, warnings = judge(made)
-    return [r.id for r in (*refusals, *warnings)]
-
-
-ROWS: list[tuple[str, EngineConfig, EngineConfig]] = [
-    ("tensor-parallel-gpus", engine(tensor_parallel_size=4), engine(tensor_parallel_size=8)),
-    (
-        "tensor-parallel-gpus",
-        engine(pipeline_parallel_size=2),
-        engine(tensor_parallel_size=4, pipeline_parallel_size=2),
-    ),
-    ("batched-tokens", engine(max_num_batched_tokens=512), engine(max_num_batched_tokens=8192)),
-    (
-        "batched-tokens",
-        engine(drafted=True, max_num_batched_tokens=2048, max_num_seqs=512),
-        engine(drafted=True, max_num_batched_tokens=8192, max_num_seqs=512),
-    ),
-    ("prefix-match-unit", engine(prefix_match_unit=100), engine(prefix_match_unit="64")),
-    ("max-model-len", engine(max_model_len=2_000_000), engine(max_model_len=1_048_576)),
-    ("max-model-len", engine(max_model_len=1000), engine(max_model_len=1024)),
-    (
-        "dspark-with-dcp",
-        engine(drafted=True, version="0.28.0", decode_context_parallel_size=2),
-        engine(drafted=True, version="0.30.0", decode_context_parallel_size=2),
-    ),
-    (
-        "dspark-with-dcp",
-        engine(drafted=True, version="0.28.0", decode_context_parallel_size=2),
-        engine(version="0.28.0", decode_context_parallel_size=2),
-    ),
-    ("foreign-draft", engine(drafted=True, draft="RadixArk/K3-draft"), engine(draft="RadixArk/K3-draft")),
-    (
-        "unverified-draft",
-        engine(drafted=True, draft="RedHatAI/Kimi-K3-speculator.dspark"),
-        engine(draft="RedHatAI/Kimi-K3-speculator.dspark"),
-    ),
-    ("kv-block", engine(kv_cache_dtype="int3"), engine(kv_cache_dtype="fp8")),
-    ("kv-block", engine(mamba_ssm_cache_dtype="int3"), engine(mamba_ssm_cache_dtype="bfloat16")),
-    ("kv-block", engine(tensor_parallel_size=5), engine(tensor_parallel_size=8)),
-]
-
-
-@pytest.mark.parametrize(("policy", "wrong", "right"), ROWS)
+@pytest.mark.parametrize(("policy", "wrong", "right"), ROWS, ids=IDS)
 def test_a_policy_speaks_up_where_it_holds_and_nowhere_else(policy: str, wrong: EngineConfig, right: EngineConfig):
     assert policy in found(wrong)
     assert policy not in found(right)
+
+
+@pytest.mark.parametrize("row", POLICIES, ids=lambda row: row.id)
+def test_a_policy_is_silent_on_the_versions_it_does_not_name(row: PolicyRow):
+    wrong = [engine for policy, engine, _ in ROWS if policy == row.id]
+    assert wrong
+    others = [version for version in VERSIONS if not row.applies_to(version)]
+    assert not any(row.id in found(replace(wrong[0], engine_version=version)) for version in others)
+
+
+@pytest.mark.parametrize("hardware", HARDWARE)
+@pytest.mark.parametrize("drafted", [False, True])
+def test_the_packaged_profiles_are_neither_refused_nor_warned_about(hardware: str, drafted: bool):
+    assert found(engine(hardware, drafted=drafted)) == []
+
+
+def test_a_newer_image_of_an_amd_profile_needs_the_other_variable():
+    assert judge(engine("mi350x", version="0.31.0"))[0][0].message == (
+        f"vLLM 0.31.0 reads {SITU_31}=a8w4, not {SITU_30}; the wrong name gives wrong answers"
+    )
+
+
+def test_the_computed_capacity_follows_the_cache_type_and_the_draft():
+    def said(**made: Any) -> str:
+        return next(w.message for w in judge(engine(load=(16, 131072), **made))[1] if w.id == "kv-capacity")
+
+    assert "about 3180672 tokens, 24.3 such requests" in said()
+    assert "about 1590336 tokens, 12.1 such requests" in said(kv_cache_dtype="auto")
+    assert "about 2487040 tokens, 19.0 such requests" in said(drafted=True)
+
+
+def test_every_flag_of_the_rust_rule_exists():
+    assert [name for name in RUST_STOPS_ON if not FlagTable.load().flag_versions(name)] == []
+
+
+@pytest.mark.parametrize(
+    ("table", "first", "last"), [(ATTENTION_KEYS, 19, 24), (MOE_BACKENDS, 17, 24), (ALL2ALL_BACKENDS, 12, 13)]
+)
+def test_the_tables_of_values_hold_what_each_release_has(table: dict[str, str], first: int, last: int):
+    assert (len(known_in(table, VERSIONS[0])), len(known_in(table, VERSIONS[-1]))) == (first, last)
 
 
 def test_what_is_not_set_is_no_mistake():
@@ -101,7 +96,8 @@ def test_a_warning_is_kept_beside_the_engine():
     ("spec", "field"),
     [
         ({"routing": {}}, "spec.routing"),
-        ({"verification": {}}, "spec.verification"),
+        ({"verification": {"tier": "Behaviour"}}, "spec.verification.tier"),
+        ({"verification": {"profile": "moonshot"}}, "spec.verification.profile"),
         ({"placement": {"mode": "Kueue", "queueName": "q"}}, "spec.placement"),
         ({"placement": {"queueName": "q"}}, "spec.placement"),
         ({"rollout": {"updates": "Automatic"}}, "spec.rollout.updates"),

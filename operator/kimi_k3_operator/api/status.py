@@ -51,7 +51,9 @@ class KimiK3DeploymentStatus(ApiModel):
     pools: Annotated[tuple[PoolSummary, ...], list_map("name", max_items=16)] | None = None
 
 
-Phase = Literal["Pending", "Scheduling", "Starting", "Ready", "NotReady", "Failed", "Updating", "Terminating"]
+Phase = Literal[
+    "Pending", "Scheduling", "Starting", "Verifying", "Ready", "NotReady", "Failed", "Updating", "Terminating"
+]
 
 
 class ReplicaStatus(ApiModel):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from kimi_k3_operator.api import labels
 from kimi_k3_operator.api.base import Manifest
 from kimi_k3_operator.apply.port import ApiError, ConflictError, InvalidError, KubeApi, NotFoundError
 from kimi_k3_operator.metrics import ACTIONS
-from kimi_k3_operator.plan.actions import Action, Apply, Create, Delete, Scale
+from kimi_k3_operator.plan.actions import Action, Apply, Create, Delete, Gate, Scale
 
 OnDone = Callable[[Action, Manifest | None], None]
 
@@ -52,7 +53,7 @@ async def _one(action: Action, parent: Parent, api: KubeApi, outcome: Outcome, o
     try:
         stored = await _call(action, parent, api)
     except NotFoundError as error:
-        if not isinstance(action, Delete | Scale):  # those wanted something that is gone
+        if not isinstance(action, Delete | Scale | Gate):  # those wanted something that is gone
             outcome.failures.append(error)
         return
     except ApiError as error:
@@ -80,9 +81,22 @@ async def _call(action: Action, parent: Parent, api: KubeApi) -> Manifest | None
         return None
     if isinstance(action, Scale):
         return await api.scale("KimiK3Pool", parent.namespace, action.name, action.replicas)
+    if isinstance(action, Gate):
+        await api.set_pod_condition(parent.namespace, action.pod, action.uid, _condition(action))
+        return None
     if isinstance(action, Create):
         return await api.create(action.manifest)
     return await api.apply(action.manifest, force=action.owned)
+
+
+def _condition(gate: Gate) -> Manifest:
+    return {
+        "type": labels.VERIFIED,
+        "status": "True" if gate.open else "False",
+        "reason": gate.reason,
+        "message": gate.message,
+        "lastTransitionTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
 
 
 def _is_new(action: Action) -> bool:
@@ -121,6 +135,8 @@ async def _let_go(stored: Manifest, api: KubeApi) -> None:
 def _kind_of(action: Action) -> str:
     if isinstance(action, Delete):
         return action.kind
+    if isinstance(action, Gate):
+        return "Pod"
     return "KimiK3Pool" if isinstance(action, Scale) else str(action.manifest["kind"])
 
 

@@ -54,5 +54,6 @@ CHILD_KINDS = (
 DEPLOYMENT = Kind("KimiK3Deployment", API_VERSION, "kimik3deployments", (*WATCH, "patch"))
 LEASE = Kind("Lease", "coordination.k8s.io/v1", "leases", ("get", "create", "update"))
 EVENT = Kind("Event", "v1", "events", ("create",))
+POD = Kind("Pod", "v1", "pods", WATCH)
 STATEFUL_SET = Kind("StatefulSet", "apps/v1", "statefulsets", ("list", "delete"))
-KINDS = {kind.kind: kind for kind in (*CHILD_KINDS, DEPLOYMENT, LEASE, EVENT, STATEFUL_SET)}
+KINDS = {kind.kind: kind for kind in (*CHILD_KINDS, DEPLOYMENT, LEASE, EVENT, POD, STATEFUL_SET)}

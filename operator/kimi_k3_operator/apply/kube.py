@@ -21,6 +21,7 @@ CALLS_IN_FLIGHT = 16
 REQUEST_SECONDS = 60
 _APPLY = "application/apply-patch+yaml"
 _MERGE = "application/merge-patch+json"
+_STRATEGIC = "application/strategic-merge-patch+json"
 _SCHEMA_FAULT = "failed to create typed patch object"
 """The server answers 500 where an applied field is not in the schema; trying again does not help."""
 
@@ -103,6 +104,12 @@ class Kube:
         version = body["metadata"]["resourceVersion"]
         change = {"metadata": {"finalizers": finalizers, "resourceVersion": version}}
         return await self._send("PATCH", body, body=change, query={"fieldManager": OPERATOR}, content=_MERGE)
+
+    async def set_pod_condition(self, namespace: str, pod: str, uid: str, condition: Manifest) -> None:
+        """Set one condition of exactly this pod; the kubelet's and others' conditions are merged by type."""
+        body = {"metadata": {"uid": uid}, "status": {"conditions": [condition]}}
+        target = _named("Pod", namespace, pod)
+        await self._send("PATCH", target, body=body, content=_STRATEGIC, subresource="status")
 
     async def write_status(self, kind: str, namespace: str, name: str, uid: str, status: Manifest) -> Manifest:
         """Replace the status by server-side apply; the UID keeps it from a namesake made meanwhile."""

@@ -51,6 +51,8 @@ def serving_template(
     """The pod that answers HTTP: a single-node engine, or rank 0 of a group."""
     template = _template(key, spec, pool, engine, claim_template, rank=0)
     template["metadata"]["labels"][labels.SERVES_HTTP] = "true"
+    if spec.verification is None or spec.verification.gate == "Enforce":
+        template["spec"]["readinessGates"] = [{"conditionType": labels.VERIFIED}]
     return template
 
 

@@ -74,6 +74,7 @@ def inputs_hash(spec: KimiK3DeploymentSpec, pool: Pool, profile: str) -> str:
             "pullSecrets": [secret.name for secret in spec.image_pull_secrets or ()],
             "computeDomain": shared.existing if shared else "",
             "disaggregated": pool.disaggregation is not None,
+            **({"gate": spec.verification.gate} if spec.verification and spec.verification.gate != "Enforce" else {}),
         }
     )
 

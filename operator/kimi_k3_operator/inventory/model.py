@@ -52,6 +52,16 @@ class PodView:
     """What the engine container runs, as the kubelet reports it."""
     since: str = ""
     """When it was created, RFC 3339."""
+    ip: str = ""
+    container: str = ""
+    """ID of the engine container; another one after a restart."""
+    containers_ready: bool = False
+    gated: bool = False
+    """It carries our readiness gate."""
+    gate: str = ""
+    """Status of the gate's condition: True, False, or empty where nobody has set it."""
+    gate_reason: str = ""
+    gate_message: str = ""
 
 
 @dataclass(frozen=True, order=True)

@@ -56,6 +56,8 @@ def parse_pod(body: Mapping[str, Any]) -> PodView | None:
     conditions = {c.get("type"): c for c in status.get("conditions") or ()}
     containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
     scheduled = conditions.get("PodScheduled") or {}
+    gate = conditions.get(labels.VERIFIED) or {}
+    engine: Mapping[str, Any] = next((c for c in containers if c.get("name") == "engine"), {})
     return PodView(
         **base,
         uid=metadata.get("uid", ""),
@@ -70,8 +72,15 @@ def parse_pod(body: Mapping[str, Any]) -> PodView | None:
         restarts=sum(int(c.get("restartCount", 0)) for c in containers),
         trouble=_trouble(containers, scheduled),
         unschedulable=scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable",
-        image=next((c.get("imageID", "") for c in containers if c.get("name") == "engine"), ""),
+        image=engine.get("imageID", ""),
         since=metadata.get("creationTimestamp", ""),
+        ip=status.get("podIP", ""),
+        container=engine.get("containerID", ""),
+        containers_ready=(conditions.get("ContainersReady") or {}).get("status") == "True",
+        gated=any(g.get("conditionType") == labels.VERIFIED for g in spec.get("readinessGates") or ()),
+        gate=gate.get("status", ""),
+        gate_reason=gate.get("reason", ""),
+        gate_message=gate.get("message", ""),
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from kimi_k3_operator.api.base import Manifest
 from kimi_k3_operator.inventory.model import Promise
+from kimi_k3_operator.plan.targets import Target
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,18 @@ class Delete:
     resource_version: str | None = None
 
 
-Action = Apply | Create | Scale | Delete
+@dataclass(frozen=True)
+class Gate:
+    """Set the readiness gate of exactly this pod."""
+
+    pod: str
+    uid: str
+    open: bool
+    reason: str
+    message: str
+
+
+Action = Apply | Create | Scale | Delete | Gate
 
 
 @dataclass(frozen=True)
@@ -62,6 +74,8 @@ class Plan:
     pool_statuses: dict[str, Manifest]
     events: tuple[Event, ...]
     promises: tuple[Promise, ...] = ()
+    targets: tuple[Target, ...] = ()
+    """Engines to probe."""
 
     @property
     def actions(self) -> tuple[Action, ...]:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from kimi_k3_operator.api.refusal import Refusal
 from kimi_k3_operator.api.v1alpha1 import Rollout
 from kimi_k3_operator.plan.pool import PoolPlan, capacity_sentence
+from kimi_k3_operator.plan.verification import Verification
 
 Truth = Literal["True", "False", "Unknown"]
 
@@ -46,6 +47,7 @@ class Facts:
     planned_by: str
     troubles: tuple[tuple[str, str], ...]
     """(replica, what is wrong with it), for those that fail."""
+    verification: Verification = Verification()
 
     @property
     def desired(self) -> int:
@@ -64,6 +66,7 @@ def conditions(facts: Facts) -> tuple[Verdict, ...]:
         available(facts),
         accepted(facts),
         capacity_available(facts),
+        verified(facts),
         reconciling(facts, blocking),
         stalled(facts),
         update_available(facts),
@@ -76,22 +79,23 @@ def blockers(facts: Facts) -> tuple[Blocker, ...]:
     found += [Blocker(1, "NameConflict", sentence) for sentence in facts.conflicts]
     found += [Blocker(2, "APIMissing", sentence) for sentence in missing_apis(facts)]
     found += [Blocker(3, "ReplicaFailing", f"{name}: {words}") for name, words in facts.troubles]
+    found += [Blocker(4, reason, f"{name}: {words}") for name, reason, words in facts.verification.unverified]
     for plan in facts.pools:
         if (sentence := capacity_sentence(plan)) is not None and not plan.missing_api:
             elsewhere = bool(facts.planned_by) and bool(plan.unplaced)
-            found.append(Blocker(4, "PlannedElsewhere" if elsewhere else "InsufficientCapacity", sentence))
+            found.append(Blocker(5, "PlannedElsewhere" if elsewhere else "InsufficientCapacity", sentence))
         behind = sum(seen.revision != plan.target.name for seen in plan.staying)
         if behind:
             sentence = f"pool {plan.pool.name}: {behind} of {plan.desired} replicas still run the previous revision"
-            found.append(Blocker(5, "RollingOut", sentence))
+            found.append(Blocker(6, "RollingOut", sentence))
         starting = _starting(plan, facts)
         if starting:
             names = ", ".join(starting[:3]) + (", ..." if len(starting) > 3 else "")
             within = f"each may take up to {_duration(plan.target.startup_seconds)}"
-            found.append(Blocker(6, "Starting", f"starting: {names} ({within})"))
+            found.append(Blocker(7, "Starting", f"starting: {names} ({within})"))
         draining = len(plan.surplus)
         if draining:
-            found.append(Blocker(7, "ScalingDown", f"pool {plan.pool.name}: {draining} replicas are being given up"))
+            found.append(Blocker(8, "ScalingDown", f"pool {plan.pool.name}: {draining} replicas are being given up"))
     return tuple(sorted(found, key=lambda blocker: blocker.rank))
 
 
@@ -149,6 +153,20 @@ def capacity_available(facts: Facts) -> Verdict:
     if missing_apis(facts):
         return Verdict("CapacityAvailable", "Unknown", "APIMissing", _joined(sentences))
     return Verdict("CapacityAvailable", "False", "InsufficientCapacity", _joined(sentences))
+
+
+def verified(facts: Facts) -> Verdict:
+    """True: every engine that runs has answered rightly. Unknown: nothing runs, or rather the checks are wrong."""
+    found = facts.verification
+    if found.suspect:
+        message = f"checks fail on {', '.join(found.suspect)}, more than may be taken out at once; they keep serving"
+        return Verdict("Verified", "Unknown", "ProbeSuspect", message)
+    if found.unverified:
+        sentences = [f"{name}: {words}" for name, _, words in found.unverified]
+        return Verdict("Verified", "False", found.unverified[0][1], _joined(sentences))
+    if not found.verified:
+        return Verdict("Verified", "Unknown", "NothingRuns", "no engine runs yet")
+    return Verdict("Verified", "True", "AnswersRightly", f"{found.verified} engines have answered rightly")
 
 
 def reconciling(facts: Facts, blocking: tuple[Blocker, ...]) -> Verdict:
@@ -212,7 +230,8 @@ def _starting(plan: PoolPlan, facts: Facts) -> list[str]:
     failing = {name for name, _ in facts.troubles}
     stuck = {seen.name for seen in plan.staying if any(pod.unschedulable for pod in seen.pods)}
     serving = {seen.name for seen in plan.staying if seen.ready}
-    return sorted(plan.wanted - serving - failing - stuck - set(plan.unplaced))
+    asked = {name for name, _, _ in facts.verification.unverified}
+    return sorted(plan.wanted - serving - failing - stuck - asked - set(plan.unplaced))
 
 
 def _reason_of(refusal: Refusal) -> str:

@@ -18,7 +18,9 @@ from kimi_k3_operator.plan.diff import marked, needs_apply
 from kimi_k3_operator.plan.pool import PoolPlan, plan_pool
 from kimi_k3_operator.plan.snapshot import WORKLOAD_KINDS, Child, Snapshot
 from kimi_k3_operator.plan.status import deployment_status, pool_status, troubles
+from kimi_k3_operator.plan.targets import targets
 from kimi_k3_operator.plan.unserved import unserved
+from kimi_k3_operator.plan.verification import verify_all
 from kimi_k3_operator.profiles.catalog import Catalog
 from kimi_k3_operator.profiles.engine import EngineConfig
 from kimi_k3_operator.profiles.flags import FlagTable
@@ -33,7 +35,11 @@ class Planner:
     flags: FlagTable
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """What to do now and what to say. A refused spec yields no action at all."""
+        """What to do now and what to say.
+
+        A refused or paused spec changes no child. Readiness gates are judged all the same: an engine that restarts
+        under such a spec must come back.
+        """
         parsed = parse_deployment(snapshot.body)
         if isinstance(parsed, Deployment):
             refusals = unserved(parsed.spec)
@@ -42,23 +48,28 @@ class Planner:
                 refusals = tuple(r for r in engines if isinstance(r, Refusal))
         else:
             refusals = parsed
+        rollout = (parsed.spec.rollout if isinstance(parsed, Deployment) else None) or Rollout()
+        verification = verify_all(snapshot.pods, snapshot.probes, allowance=rollout.max_unavailable)
         if refusals or not isinstance(parsed, Deployment):
-            return self._report(snapshot, Facts(tuple(refusals), (), (), Rollout(), False, snapshot.planned_by, ()))
+            refused = Facts(tuple(refusals), (), (), rollout, False, snapshot.planned_by, (), verification)
+            return self._report(snapshot, refused)
         pools = self._pools(snapshot, parsed, tuple(e for e in engines if isinstance(e, EngineConfig)))
         facts = Facts(
             refusals=(),
             conflicts=snapshot.conflicts,
             pools=pools,
-            rollout=parsed.spec.rollout or Rollout(),
+            rollout=rollout,
             paused=parsed.spec.paused,
             planned_by=snapshot.planned_by,
             troubles=troubles(pools),
+            verification=verification,
         )
         report = self._report(snapshot, facts)
         if parsed.spec.paused:
             return report
         promises = tuple(promise for plan in pools for promise in plan.promises)
-        return replace(report, stages=_stages(snapshot, parsed, pools), promises=promises)
+        stages = (*report.stages, *_stages(snapshot, parsed, pools))
+        return replace(report, stages=stages, promises=promises)
 
     def engines(
         self, deployment: Deployment, children: Iterable[Child]
@@ -109,7 +120,14 @@ class Planner:
             plan.key.name: pool_status(plan, before.get(plan.key.name, {}), generation, snapshot.now)
             for plan in facts.pools
         }
-        return Plan((), status, pools, transitions(previous.get("conditions") or (), status["conditions"]))
+        gates = facts.verification.gates
+        return Plan(
+            stages=(gates,) if gates else (),
+            status=status,
+            pool_statuses=pools,
+            events=transitions(previous.get("conditions") or (), status["conditions"]),
+            targets=targets(snapshot),
+        )
 
 
 def _stages(snapshot: Snapshot, deployment: Deployment, pools: tuple[PoolPlan, ...]) -> tuple[tuple[Action, ...], ...]:

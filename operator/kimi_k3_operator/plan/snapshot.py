@@ -72,6 +72,22 @@ def parse_child(body: Mapping[str, Any], kind: str) -> Child:
 
 
 @dataclass(frozen=True)
+class Probe:
+    """What the probes of one engine container have shown so far."""
+
+    container: str
+    passed: bool = False
+    """It has answered rightly once, everything included. This stays so until the container is another."""
+    wrong: int = 0
+    """Wrong answers in a row, up to now."""
+    frozen: bool = False
+    """Its counters show requests that do not move."""
+    reason: str = "NotProbedYet"
+    words: str = "it has not been asked yet"
+    """What the last probe showed, if it was not a right answer."""
+
+
+@dataclass(frozen=True)
 class Snapshot:
     body: Mapping[str, Any]
     """The KimiK3Deployment as stored."""
@@ -85,6 +101,8 @@ class Snapshot:
     """Empty: this instance plans NVLink domains. Else who does."""
     now: str = ""
     """RFC 3339, UTC, whole seconds."""
+    probes: Mapping[str, Probe] = field(default_factory=dict)
+    """What probes have shown of each pod that serves HTTP, by UID."""
     conflicts: tuple[str, ...] = ()
     """Children that could not be made because an object of somebody else has their name, one sentence each."""
     open_placement: bool = False

@@ -130,6 +130,9 @@ def _phase(plan: PoolPlan, seen: Observed, before: Mapping[str, Any]) -> tuple[P
         return "Scheduling", waiting.trouble[:400]
     if len(pods) < seen.size or not all(pod.node for pod in pods):
         return "Scheduling", "its pods are being made and bound"
+    leader = next((pod for pod in pods if pod.serves_http), None)
+    if leader is not None and leader.gated and leader.containers_ready and leader.gate != "True":
+        return "Verifying", (leader.gate_message or "its engine is asked a first question")[:400]
     if before.get("phase") in ("Ready", "NotReady") and before.get("revision") == seen.revision:
         return "NotReady", next((pod.trouble for pod in pods if pod.trouble), "its readiness probe fails")[:400]
     return "Starting", f"the engine has up to {plan.target.startup_seconds} s from its start to answer"

@@ -18,8 +18,10 @@ def unserved(spec: KimiK3DeploymentSpec) -> tuple[Refusal, ...]:
 def _unserved(spec: KimiK3DeploymentSpec) -> Iterator[Refusal]:
     if spec.routing is not None:
         yield Refusal(_ID, "this release makes no entrance", "spec.routing", "use the Services of the pools")
-    if spec.verification is not None:
-        yield Refusal(_ID, "this release does not verify answers", "spec.verification", "remove it")
+    if spec.verification is not None and spec.verification.tier != "Smoke":
+        yield Refusal(_ID, "this release verifies with tier Smoke", "spec.verification.tier", "use Smoke")
+    if spec.verification is not None and spec.verification.profile != "vllm":
+        yield Refusal(_ID, "this release knows the profile vllm", "spec.verification.profile", "use vllm")
     if spec.placement is not None and (spec.placement.mode == "Kueue" or spec.placement.queue_name is not None):
         yield Refusal(_ID, "this release does not hand placement to Kueue", "spec.placement", "use mode Auto")
     if spec.rollout is not None and spec.rollout.updates == "Automatic":

@@ -7,6 +7,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+import httpx
+
 from kimi_k3_operator.api.base import Manifest
 from kimi_k3_operator.apply.kinds import CHILD_KINDS
 from kimi_k3_operator.apply.port import ApiError, KubeApi
@@ -15,6 +17,7 @@ from kimi_k3_operator.plan.engine import Planner
 from kimi_k3_operator.runtime.config import Config
 from kimi_k3_operator.runtime.health import Pulse
 from kimi_k3_operator.runtime.lease import PlanningLease
+from kimi_k3_operator.runtime.prober import PROBES_AT_ONCE, Prober
 from kimi_k3_operator.runtime.reconciler import Ledger, Reconciler
 from kimi_k3_operator.runtime.wakeups import Key, Wakeups
 from kimi_k3_operator.runtime.worker import Worker
@@ -29,7 +32,9 @@ log = logging.getLogger(__name__)
 class App:
     """One operator process."""
 
-    def __init__(self, config: Config, api: KubeApi, planner: Planner, pulse: Pulse) -> None:
+    def __init__(
+        self, config: Config, api: KubeApi, planner: Planner, pulse: Pulse, engines: httpx.AsyncClient
+    ) -> None:
         self.config, self.api, self.planner, self.pulse = config, api, planner, pulse
         self.world, self.wakeups, self._ledger = World(), Wakeups(), Ledger()
         self.lease = PlanningLease(
@@ -39,6 +44,7 @@ class App:
             scope=config.scope,
             changed=self.wakeups.wake_all,
         )
+        self._engines, self._probe_slots = engines, asyncio.Semaphore(PROBES_AT_ONCE)
         self._index_names = (NODES, PODS, APIS, DOMAINS, *(kind.plural for kind in CHILD_KINDS))
         self.rewatch = asyncio.Event()
         """Set when the watches must start again, because an API was installed that they do not know."""
@@ -87,7 +93,8 @@ class App:
             worker.reconciler.forget()
             worker = None
         if worker is None:
-            reconciler = Reconciler(key, self.api, self.planner, self.world, self._ledger)
+            prober = Prober(key, self._engines, self._probe_slots, self.wakeups.wake)
+            reconciler = Reconciler(key, self.api, self.planner, self.world, self._ledger, prober)
             self._workers[key] = Worker(key, body, reconciler, self.wakeups, lambda: self.lease.standing)
         elif worker.tell(body):
             self.wakeups.wake(key)

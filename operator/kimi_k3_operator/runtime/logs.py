@@ -28,5 +28,5 @@ def set_up_logs(level: str, form: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
-    for noisy in ("aiohttp.access", "asyncio", "kubernetes.aio.client.rest"):
+    for noisy in ("aiohttp.access", "asyncio", "httpx", "kubernetes.aio.client.rest"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

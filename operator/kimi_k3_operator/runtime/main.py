@@ -8,6 +8,7 @@ import os
 import sys
 import time
 
+import httpx
 import kopf
 from kubernetes.aio import client as kubernetes_client
 from kubernetes.aio import config as kubernetes_config
@@ -43,9 +44,8 @@ async def run(config: Config) -> None:
         await _load_credentials()
         client = kubernetes_client.ApiClient()
         client.user_agent = f"{labels.OPERATOR}/{__version__}"
-        async with Kube(client) as api:
-            app = App(config, api, planner, pulse)
-            await _with_helpers(app)
+        async with Kube(client) as api, httpx.AsyncClient(trust_env=False) as engines:
+            await _with_helpers(App(config, api, planner, pulse, engines))
     finally:
         server.shutdown()
 

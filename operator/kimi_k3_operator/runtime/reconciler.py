@@ -23,6 +23,7 @@ from kimi_k3_operator.plan.snapshot import Child, Snapshot
 from kimi_k3_operator.plan.teardown import teardown
 from kimi_k3_operator.runtime.lease import Standing
 from kimi_k3_operator.runtime.overlay import Overlay
+from kimi_k3_operator.runtime.prober import Prober
 from kimi_k3_operator.runtime.wakeups import Key, Pass
 from kimi_k3_operator.runtime.world import World
 
@@ -61,8 +62,9 @@ class Ledger:
 class Reconciler:
     """All passes of one deployment object (one UID). The ledger and the world are shared by all."""
 
-    def __init__(self, key: Key, api: KubeApi, planner: Planner, world: World, ledger: Ledger) -> None:
+    def __init__(self, key: Key, api: KubeApi, planner: Planner, world: World, ledger: Ledger, prober: Prober) -> None:
         self._key, self._api, self._planner, self._world, self._ledger = key, api, planner, world, ledger
+        self._prober = prober
         self.overlay = Overlay()
         self._body: Manifest | None = None
         self._status_written: dict[str, float] = {}
@@ -71,6 +73,7 @@ class Reconciler:
     async def run(self, body: Mapping[str, Any], standing: Standing, current: Pass) -> None:
         """One pass; says in `current` how it went. Raises nothing but cancellation and programming errors."""
         if standing.stand_by:
+            self._prober.watch(())
             return
         began = time.monotonic()
         snapshot = self._snapshot(body, standing)
@@ -91,6 +94,7 @@ class Reconciler:
             snapshot = self._snapshot(snapshot.body, Standing(snapshot.planned_by, stand_by=False))
         plan = self._planner.plan(snapshot)
         self._ledger.promise(plan.promises)
+        self._prober.watch(plan.targets)
         self._note_waiting(plan)
         outcome = await carry_out(plan.stages, self._parent(snapshot), self._api, self._done)
         if outcome.failures:
@@ -109,6 +113,7 @@ class Reconciler:
         """One step of the end; takes the finalizer off when nothing is left to wait for."""
         if labels.FINALIZER not in (snapshot.body["metadata"].get("finalizers") or ()):
             return
+        self._prober.watch(())
         step = teardown(snapshot)
         outcome = await carry_out((step.deletions,), self._parent(snapshot), self._api, self._done)
         failures = [failure for failure in outcome.failures if not isinstance(failure, ConflictError)]
@@ -133,6 +138,7 @@ class Reconciler:
     def forget(self) -> None:
         """The deployment is gone: nothing of it may stay behind in this process."""
         namespace, name = self._key
+        self._prober.watch(())
         self._ledger.withdraw(namespace, name)
         self._world.waiting.discard(self._key)
         for metric in (CONDITION, REPLICAS):
@@ -152,6 +158,7 @@ class Reconciler:
             planned_by=standing.planned_by,
             now=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             conflicts=self._conflicts,
+            probes=self._prober.probes,
         )
 
     def _parent(self, snapshot: Snapshot) -> Parent:
