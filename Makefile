@@ -64,9 +64,10 @@ golden: install ## Write the golden files anew; review the difference as YAML
 	KIMI_K3_UPDATE_GOLDEN=1 $(BIN)/pytest tests/golden -q
 
 .PHONY: generate
-generate: install ## Write everything that is generated: CRDs, profile schema and pages
+generate: install ## Write everything that is generated: CRDs, profile schema, pages
 	$(BIN)/python tools/generate_crds.py
 	$(BIN)/python tools/generate_profiles.py
+	$(BIN)/python tools/generate_refusals.py
 
 .PHONY: format
 format: install ## Format the code
@@ -83,6 +84,7 @@ lint: install ## ruff, mypy strict, import contracts, dependencies, YAML, genera
 	$(BIN)/yamllint --strict profiles samples crds
 	$(BIN)/python tools/generate_crds.py --check
 	$(BIN)/python tools/generate_profiles.py --check
+	$(BIN)/python tools/generate_refusals.py --check
 
 .PHONY: lock
 lock: install ## Write the hashed lock files anew from pyproject.toml (needs uv)

@@ -201,7 +201,7 @@ BAD_POOLS: list[tuple[str, dict[str, Any], str]] = [
         {"overrides": {"args": {"max-num-seqs": "100000"}}},
         "batched-tokens: spec.pools[b300]: max-num-batched-tokens 16384 is below 101536 (a KV block of 1536 tokens and "
         "1 for each sequence), which splits blocks and yields wrong numbers; raise max-num-batched-tokens or lower "
-        "max-num-seqs",
+        "max-num-seqs (https://github.com/local-inference-lab/blackwell-llm-docker/issues/26)",
     ),
 ]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kimi_k3_operator.api.refusal import Refusal
-from kimi_k3_operator.api.v1alpha1 import HubCache, PersistentVolumeClaim, Pool, SecretKeyRef
+from kimi_k3_operator.api.v1alpha1 import HubCache, Load, PersistentVolumeClaim, Pool, SecretKeyRef
 from kimi_k3_operator.profiles.model import ArgValue, Profile
 
 HTTP_PORT = 8000
@@ -74,6 +74,8 @@ class EngineConfig:
     served_name: str
     startup_seconds: int
     drain_seconds: int
+    load: Load = field(default_factory=Load)
+    """What the user expects of one replica."""
     warnings: tuple[Refusal, ...] = field(default=())
 
     def int_arg(self, name: str, default: int = 0) -> int:

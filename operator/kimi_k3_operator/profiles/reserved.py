@@ -15,7 +15,16 @@ RESERVED_ARGS: Mapping[str, str] = {
     "ssl-certfile": "set spec.routing.tls",
     "tensor-parallel-size": "the profile matches it to the GPUs of a replica",
     "pipeline-parallel-size": "the profile matches it to the GPUs of a replica",
-    "data-parallel-size": "a replica is one engine; raise replicas",
+    **dict.fromkeys(
+        (
+            "data-parallel-address", "data-parallel-backend", "data-parallel-external-lb", "data-parallel-hybrid-lb",
+            "data-parallel-multi-port-external-lb", "data-parallel-rank", "data-parallel-rpc-port",
+            "data-parallel-size", "data-parallel-size-local", "data-parallel-start-rank",
+        ),
+        "a replica is one engine; raise replicas",
+    ),
+    "distributed-executor-backend": "the operator forms the group",
+    "device-ids": "a replica has all GPUs of its nodes",
     "nnodes": "the operator forms the group",
     "node-rank": "the operator forms the group",
     "master-addr": "the operator forms the group",
@@ -35,7 +44,7 @@ RESERVED_ARGS: Mapping[str, str] = {
     "spec-tokens": "set speculation",
     "kv-transfer-config": "set disaggregation",
     "trust-remote-code": "Kimi K3 needs it",
-}
+}  # fmt: skip
 
 RESERVED_ENV: Mapping[str, str] = {
     "VLLM_ENGINE_READY_TIMEOUT_S": "set startupBudget",

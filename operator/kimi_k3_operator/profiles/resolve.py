@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import PurePosixPath
 
 from kimi_k3_operator.api.base import seconds
 from kimi_k3_operator.api.refusal import Refusal
-from kimi_k3_operator.api.v1alpha1 import KimiK3DeploymentSpec, Load, Model, Pool, SpeculationSpec, Weights
+from kimi_k3_operator.api.v1alpha1 import KimiK3DeploymentSpec, Load, Model, Overrides, Pool, SpeculationSpec, Weights
 from kimi_k3_operator.profiles.engine import (
     DRAFT_PATH,
     HTTP_PORT,
@@ -23,8 +22,9 @@ from kimi_k3_operator.profiles.engine import (
 )
 from kimi_k3_operator.profiles.flags import FlagTable
 from kimi_k3_operator.profiles.model import ArgValue, Band, Profile
+from kimi_k3_operator.profiles.overrides import override_args, override_refusals, unset_args
 from kimi_k3_operator.profiles.refusals import judge
-from kimi_k3_operator.profiles.reserved import RESERVED_ARGS, RESERVED_ENV
+from kimi_k3_operator.profiles.refusals.amd import SITU_NAMES
 from kimi_k3_operator.profiles.startup import engine_ready_timeout, startup_seconds
 
 
@@ -54,11 +54,13 @@ def resolve(
         served_name=model.served_name,
         startup_seconds=_budget(pool, profile, checkpoint),
         drain_seconds=pool.drain_seconds,
+        load=load,
     )
-    engine = _with_layers(engine, pool, load)
+    base = _with_layers(engine, load)
+    engine = _with_overrides(base, pool, flags)
     refusals = [
-        *_override_refusals(pool, version, flags),
-        *_unusable_numbers(engine, pool),
+        *override_refusals(pool, base.args, base.env, version, flags),
+        *_short_budget(engine, pool),
         *_unknown_names(engine, pool, flags),
     ]
     judged, warnings = judge(engine)
@@ -79,7 +81,6 @@ def plan_speculation(pool: Pool, profile: Profile, load: Load, checkpoint: Check
     if wanted.mode == "Off":
         return SpeculationPlan(0, "off: asked for")
     draft = wanted.draft.id if wanted.draft else rules.drafts[0].id
-    known = next((d for d in rules.drafts if d.id == draft), None)
     if wanted.mode == "Auto":
         if not rules.auto:
             return SpeculationPlan(0, f"off: profile {profile.name}/{profile.version} drafts only when asked to")
@@ -94,10 +95,6 @@ def plan_speculation(pool: Pool, profile: Profile, load: Load, checkpoint: Check
         tokens, why = wanted.tokens or auto.tokens, f"{load.concurrency} requests of {load.context_tokens} tokens"
     else:
         tokens, why = wanted.tokens or rules.explicit_tokens, "asked for"
-    if known is not None and tokens > known.block_size:
-        return Refusal(
-            "draft-tokens", f"{tokens} tokens are above the {known.block_size} that {draft} drafts at once", where
-        )
     located = _locate_draft(wanted, draft, checkpoint)
     if located is None:
         if wanted.mode == "Auto":
@@ -152,86 +149,56 @@ def _budget(pool: Pool, profile: Profile, checkpoint: Checkpoint) -> int:
     return startup_seconds(profile.startup, shared_claim=checkpoint.folder.claim is not None)
 
 
-def _with_layers(engine: EngineConfig, pool: Pool, load: Load) -> EngineConfig:
-    """Profile, then band, then speculation, then the user's overrides, then what the operator alone sets."""
-    profile, overrides = engine.profile, pool.overrides
-    args: dict[str, ArgValue] = {}
-    env: dict[str, str] = {}
-    origins: dict[str, str] = {}
-
-    def layer(origin: str, new_args: dict[str, ArgValue], new_env: dict[str, str]) -> None:
-        args.update(new_args)
-        env.update(new_env)
-        origins.update(dict.fromkeys([*new_args, *new_env], origin))
-
-    layer(f"profile {profile.name}/{profile.version}", dict(profile.engine.args), dict(profile.engine.env))
+def _with_layers(engine: EngineConfig, load: Load) -> EngineConfig:
+    """Profile, then band, then speculation: the engine without what the user overrides."""
+    profile = engine.profile
     band = band_for(profile, load.concurrency)
-    layer(f"band up to {band.max_concurrency}", dict(band.args), {})
-    if engine.speculation.tokens:
-        config: dict[str, ArgValue] = {
-            "model": engine.speculation.path,
-            "method": "dspark",
-            "num_speculative_tokens": engine.speculation.tokens,
-            **profile.speculation.config,
-        }
-        layer("speculation", {"speculative-config": dict(config)}, {})
-    if overrides is not None:
-        layer(
-            "override",
-            {name: _override_value(value) for name, value in (overrides.args or {}).items()},
-            dict(overrides.env or {}),
-        )
-        for name in (*(overrides.unset_args or ()), *(overrides.unset_env or ())):
-            args.pop(name, None)
-            env.pop(name, None)
-            origins.pop(name, None)
-    layer(
-        "operator",
-        {
-            "host": "0.0.0.0",
-            "port": HTTP_PORT,
-            "served-model-name": engine.served_name,
-            "shutdown-timeout": engine.drain_seconds,
-        },
-        {"VLLM_ENGINE_READY_TIMEOUT_S": str(engine_ready_timeout(engine.startup_seconds))},
+    engine = _on_top(engine, f"profile {profile.name}/{profile.version}", profile.engine.args, profile.engine.env)
+    engine = _on_top(engine, f"band up to {band.max_concurrency}", band.args, {})
+    if not engine.speculation.tokens:
+        return engine
+    config: dict[str, ArgValue] = {
+        "model": engine.speculation.path,
+        "method": "dspark",
+        "num_speculative_tokens": engine.speculation.tokens,
+        **profile.speculation.config,
+    }
+    return _on_top(engine, "speculation", {"speculative-config": dict(config)}, {})
+
+
+def _with_overrides(engine: EngineConfig, pool: Pool, flags: FlagTable) -> EngineConfig:
+    """On top of the layers the user's overrides, then what the operator alone sets."""
+    overrides = pool.overrides or Overrides()
+    engine = _on_top(engine, "override", override_args(overrides, flags), overrides.env or {})
+    unset = {*unset_args(overrides, flags), *(overrides.unset_env or ())}
+    engine = replace(
+        engine,
+        args={name: value for name, value in engine.args.items() if name not in unset},
+        env={name: value for name, value in engine.env.items() if name not in unset},
+        origins={name: origin for name, origin in engine.origins.items() if name not in unset},
     )
-    return replace(engine, args=args, env=env, origins=origins)
+    args: dict[str, ArgValue] = {
+        "host": "0.0.0.0",
+        "port": HTTP_PORT,
+        "served-model-name": engine.served_name,
+        "shutdown-timeout": engine.drain_seconds,
+    }
+    env = {"VLLM_ENGINE_READY_TIMEOUT_S": str(engine_ready_timeout(engine.startup_seconds))}
+    return _on_top(engine, "operator", args, env)
 
 
-def _override_value(text: str) -> ArgValue:
-    return {"": True, "true": True, "false": False}.get(text, text)
+def _on_top(engine: EngineConfig, origin: str, args: Mapping[str, ArgValue], env: Mapping[str, str]) -> EngineConfig:
+    """The engine with more flags and variables, which replace those of the same name."""
+    return replace(
+        engine,
+        args={**engine.args, **args},
+        env={**engine.env, **env},
+        origins={**engine.origins, **dict.fromkeys([*args, *env], origin)},
+    )
 
 
-def _override_refusals(pool: Pool, version: str, flags: FlagTable) -> Iterator[Refusal]:
-    overrides = pool.overrides
-    if overrides is None:
-        return
-    for kind, names, reserved in (
-        ("args", (*(overrides.args or ()), *(overrides.unset_args or ())), RESERVED_ARGS),
-        ("env", (*(overrides.env or ()), *(overrides.unset_env or ())), RESERVED_ENV),
-    ):
-        for name in names:
-            bare = name.removeprefix("no-") if kind == "args" else name
-            if bare in reserved:
-                where = f"spec.pools[{pool.name}].overrides.{kind}"
-                yield Refusal("reserved-override", f"{name} cannot be overridden", where, reserved[bare])
-
-
-_COUNTS = ("decode-context-parallel-size", "max-model-len", "max-num-batched-tokens", "max-num-seqs")
-"""Flags that policies calculate with. vLLM takes forms such as `128k` as well, which would pass them unseen."""
-
-
-def _unusable_numbers(engine: EngineConfig, pool: Pool) -> Iterator[Refusal]:
-    """Overrides of counts and shares that are none, and a startup budget that ends before the engine gives up."""
-    given = (pool.overrides.args if pool.overrides else None) or {}
-    for name in _COUNTS:
-        if name in given and not re.fullmatch("[1-9][0-9]{0,8}", given[name]):
-            where = f"spec.pools[{pool.name}].overrides.args.{name}"
-            yield Refusal("override-number", f"must be a whole number above 0, not {given[name]!r}", where)
-    share = given.get("gpu-memory-utilization")
-    if share is not None and not re.fullmatch("0?[.][0-9]*[1-9][0-9]*|1|1[.]0+", share):
-        where = f"spec.pools[{pool.name}].overrides.args.gpu-memory-utilization"
-        yield Refusal("override-number", f"must be a number above 0 and at most 1, not {share!r}", where)
+def _short_budget(engine: EngineConfig, pool: Pool) -> Iterator[Refusal]:
+    """A startup budget that ends before the engine gives up waiting for its own workers."""
     patience = engine_ready_timeout(engine.startup_seconds)
     if engine.startup_seconds <= patience:
         yield Refusal(
@@ -249,9 +216,11 @@ def _unknown_names(engine: EngineConfig, pool: Pool, flags: FlagTable) -> Iterat
         yield Refusal("engine-version", f"vLLM {version} is not supported (supported: {supported})", f"{where}.image")
         return
     unknown = [n for n in engine.args if not flags.knows_flag(n, version)]
-    unknown += [n for n in engine.env if n.startswith("VLLM_") and not flags.knows_env(n, version)]
+    unknown += [n for n in engine.env if flags.owns_env(n) and not flags.knows_env(n, version)]
+    if engine.profile.hardware.vendor == "amd":
+        unknown = [name for name in unknown if name not in SITU_NAMES]  # the policy says which name is right
     for name in unknown:
-        meant = flags.suggest(name)
+        meant = flags.suggest(name, version)
         hint = f"did you mean {meant}?" if meant else ""
         field = f"{where}.overrides.{'args' if name in engine.args else 'env'}"
         at = field if engine.origins[name] == "override" else where
