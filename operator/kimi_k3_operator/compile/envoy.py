@@ -19,6 +19,16 @@ INTERNAL_HEADERS = (
 )
 """Headers by which picker, Envoy and P/D sidecar talk to each other. The sidecar calls whatever host the first names
 and returns its answer, so a client's must be gone before the picker runs. On the route the picker's would go too."""
+ROUTER_HEADERS = (
+    "x-envoy-retry-on",
+    "x-envoy-retry-grpc-on",
+    "x-envoy-hedge-on-per-try-timeout",
+    "x-envoy-upstream-rq-timeout-ms",
+    "x-envoy-upstream-rq-per-try-timeout-ms",
+    "x-envoy-upstream-stream-duration-ms",
+)
+"""By these Envoy lets clients of private networks ask for retries and deadlines of their own. A retry is a second
+prefill, on an engine that the picker has not counted."""
 
 UPSTREAM_IDLE_SECONDS = 300
 """Below the engines' keep-alive of 900 s: a kept connection is never closed by the engine just as it is used."""
@@ -63,11 +73,7 @@ def bootstrap(
         "admin": {"address": _address("127.0.0.1", ports.admin)},
         "static_resources": {
             "listeners": [_request_listener(ports, key_header, api_keys=api_keys, tls=tls), _health_listener(ports)],
-            "clusters": [
-                _engines(),
-                _picker(picker_host, picker_port, picker_health_port),
-                _admin(ports.admin),
-            ],
+            "clusters": [_engines(), _picker(picker_host, picker_port, picker_health_port), _admin(ports.admin)],
         },
         "overload_manager": _overload_manager(heap_bytes),
     }
@@ -130,21 +136,19 @@ def _request_listener(ports: Ports, key_header: str, *, api_keys: bool, tls: boo
 
 
 def _connection_manager(key_header: str, *, api_keys: bool) -> dict[str, Any]:
-    removed = [{"remove": name} for name in (*INTERNAL_HEADERS, key_header)]
+    removed = [{"remove": name} for name in (*INTERNAL_HEADERS, *ROUTER_HEADERS, key_header)]
     strip = _extension(
         "strip_internal_headers",
         "envoy.extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation",
         mutations=removed,
     )
-    http_filters = [_lua("session_key"), _ext_proc(), _router()]
+    keys = [_lua("api_key")] if api_keys else []
     return _extension(
         "envoy.filters.network.http_connection_manager",
         "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
         stat_prefix="requests",
         early_header_mutation_extensions=[strip],
-        # a client must not get retries or timeouts of its own by x-envoy-* headers, whatever network it is in
         use_remote_address=True,
-        internal_address_config={"unix_sockets": False},
         preserve_external_request_id=True,
         normalize_path=True,
         merge_slashes=True,
@@ -161,7 +165,7 @@ def _connection_manager(key_header: str, *, api_keys: bool) -> dict[str, Any]:
         access_log=[_access_log(key_header)],
         local_reply_config=_local_replies(),
         route_config={"name": "requests", "virtual_hosts": [_virtual_host()]},
-        http_filters=[_lua("api_key"), *http_filters] if api_keys else http_filters,
+        http_filters=[_strip_marker(), *keys, _lua("session_key"), _ext_proc(), _router()],
     )
 
 
@@ -182,12 +186,16 @@ def _virtual_host() -> dict[str, Any]:
         "match": {"path_separated_prefix": "/v1"},
         "route": {"cluster": "engines", "timeout": "0s", "idle_timeout": f"{STREAM_IDLE_SECONDS}s"},
     }
-    return {
-        "name": "requests",
-        "domains": ["*"],
-        "routes": [served, elsewhere],
-        "response_headers_to_remove": ["x-went-into-resp-headers"],
-    }
+    return {"name": "requests", "domains": ["*"], "routes": [served, elsewhere]}
+
+
+def _strip_marker() -> dict[str, Any]:
+    """The endpoint picker marks every answer with a header; first in the chain is last on the way back."""
+    return _extension(
+        "strip_marker",
+        "envoy.extensions.filters.http.header_mutation.v3.HeaderMutation",
+        mutations={"response_mutations": [{"remove": "x-went-into-resp-headers"}]},
+    )
 
 
 def _lua(script: str) -> dict[str, Any]:
@@ -370,16 +378,14 @@ def _health_listener(ports: Ports) -> dict[str, Any]:
         route_config={"name": "health", "virtual_hosts": [{"name": "health", "domains": ["*"], "routes": routes}]},
         http_filters=[_router()],
     )
-    return {
-        "name": "health",
-        "address": _address(ports.address, ports.health),
-        "filter_chains": [{"filters": [manager]}],
-    }
+    address = _address(ports.address, ports.health)
+    return {"name": "health", "address": address, "filter_chains": [{"filters": [manager]}]}
 
 
 def _overload_manager(heap_bytes: int) -> dict[str, Any]:
     heap = "envoy.resource_monitors.fixed_heap"
     kind = "envoy.extensions.resource_monitors.fixed_heap.v3.FixedHeapConfig"
+    limit = _extension(heap, kind, max_heap_size_bytes=heap_bytes)
 
     def above(action: str, share: float) -> dict[str, Any]:
         trigger = {"name": heap, "threshold": {"value": share}}
@@ -387,6 +393,6 @@ def _overload_manager(heap_bytes: int) -> dict[str, Any]:
 
     return {
         "refresh_interval": "0.25s",
-        "resource_monitors": [_extension(heap, kind, max_heap_size_bytes=heap_bytes)],
+        "resource_monitors": [limit],
         "actions": [above("shrink_heap", 0.9), above("stop_accepting_requests", 0.95)],
     }
