@@ -34,10 +34,7 @@ from tests.harness.entrance import (
 from tests.harness.processes import free_ports
 from tests.harness.session_key import reference, turns
 
-pytestmark = [
-    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
-    pytest.mark.xdist_group("entrance"),
-]
+pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 CHAT = "/v1/chat/completions"
 SYSTEM = {"role": "system", "content": "You are a coding agent. " * 100}
 
