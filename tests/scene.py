@@ -102,7 +102,7 @@ class Scene:
         before = copy.deepcopy(self.pods)
         wanted: dict[str, tuple[Manifest, str]] = {}
         for (kind, name), body in self.objects.items():
-            if kind == "Deployment":
+            if kind == "Deployment" and labels.REPLICA in body["metadata"]["labels"]:
                 wanted[f"{name}-x"] = body["spec"]["template"], name
             elif kind == "LeaderWorkerSet":
                 group = body["spec"]["leaderWorkerTemplate"]

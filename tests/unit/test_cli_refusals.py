@@ -246,8 +246,8 @@ BAD_SPECS: list[tuple[str, dict[str, Any], str]] = [
     ("pools that are no list", {"pools": {}}, "malformed: spec.pools: must be a list, not {}"),
     (
         "an entrance, which this release does not make",
-        {"routing": {}},
-        "not-in-this-release: spec.routing: this release makes no entrance; use the Services of the pools",
+        {"routing": {"pooling": "PerPool"}},
+        "not-in-this-release: spec.routing.pooling: this release routes over all pools at once; use Unified",
     ),
 ]
 
@@ -277,7 +277,7 @@ def test_every_refusal_of_the_form_is_said_at_once() -> None:
 
 
 def test_what_this_release_does_not_serve_is_said_together_with_the_engines_refusals() -> None:
-    lines = refused(resource(pool={"overrides": {"args": {"port": "1"}}}, routing={}))
+    lines = refused(resource(pool={"overrides": {"args": {"port": "1"}}}, routing={"pooling": "PerPool"}))
     assert [line.split(":")[0] for line in lines] == ["not-in-this-release", "reserved-override"]
 
 

@@ -16,6 +16,7 @@ from kimi_k3_operator.api.parse import Deployment, parse_deployment
 from kimi_k3_operator.api.v1alpha1 import Rollout
 from kimi_k3_operator.cli.main import app, profiles_app
 from kimi_k3_operator.plan.conditions import Facts, conditions
+from kimi_k3_operator.plan.routing import RoutingPlan
 from kimi_k3_operator.plan.unserved import unserved
 from kimi_k3_operator.profiles.engine import EngineConfig
 from kimi_k3_operator.runtime.config import parse_config
@@ -116,13 +117,14 @@ def test_the_path_check_sees_the_paths_of_the_readme():
 
 
 def test_the_table_of_conditions_names_exactly_those_that_there_are():
-    known = [verdict.type for verdict in conditions(Facts((), (), (), Rollout(), False, "", ()))]
+    entrance = RoutingPlan((), "", (), open_to_all=False)
+    known = [verdict.type for verdict in conditions(Facts((), (), (), Rollout(), False, "", (), routing=entrance))]
     assert first_column(section("Read conditions")) == known
 
 
 def test_the_table_of_refused_fields_names_exactly_those_that_are_refused():
     body = sample()
-    body["spec"] |= {"routing": {}, "rollout": {"updates": "Automatic"}}
+    body["spec"] |= {"routing": {"pooling": "PerPool", "gateway": {"name": "g"}}, "rollout": {"updates": "Automatic"}}
     body["spec"]["verification"] = {"tier": "Wire", "profile": "moonshot"}
     body["spec"]["placement"] = {"mode": "Kueue", "queueName": "gpus"}
     pool = body["spec"]["pools"][0]

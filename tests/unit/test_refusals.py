@@ -95,7 +95,8 @@ def test_a_warning_is_kept_beside_the_engine():
 @pytest.mark.parametrize(
     ("spec", "field"),
     [
-        ({"routing": {}}, "spec.routing"),
+        ({"routing": {"gateway": {"name": "public"}}}, "spec.routing.gateway"),
+        ({"routing": {"pooling": "PerPool"}}, "spec.routing.pooling"),
         ({"verification": {"tier": "Behaviour"}}, "spec.verification.tier"),
         ({"verification": {"profile": "moonshot"}}, "spec.verification.profile"),
         ({"placement": {"mode": "Kueue", "queueName": "q"}}, "spec.placement"),

@@ -6,12 +6,13 @@ A message says what is the case, what is awaited and what the user can do.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from kimi_k3_operator.api.refusal import Refusal
 from kimi_k3_operator.api.v1alpha1 import Rollout
 from kimi_k3_operator.plan.pool import PoolPlan, capacity_sentence
+from kimi_k3_operator.plan.routing import RoutingPlan
 from kimi_k3_operator.plan.verification import Verification
 
 Truth = Literal["True", "False", "Unknown"]
@@ -47,7 +48,8 @@ class Facts:
     planned_by: str
     troubles: tuple[tuple[str, str], ...]
     """(replica, what is wrong with it), for those that fail."""
-    verification: Verification = Verification()
+    verification: Verification = field(default_factory=Verification)
+    routing: RoutingPlan | None = None
 
     @property
     def desired(self) -> int:
@@ -67,6 +69,7 @@ def conditions(facts: Facts) -> tuple[Verdict, ...]:
         accepted(facts),
         capacity_available(facts),
         verified(facts),
+        *routed(facts),
         reconciling(facts, blocking),
         stalled(facts),
         update_available(facts),
@@ -96,6 +99,7 @@ def blockers(facts: Facts) -> tuple[Blocker, ...]:
         draining = len(plan.surplus)
         if draining:
             found.append(Blocker(8, "ScalingDown", f"pool {plan.pool.name}: {draining} replicas are being given up"))
+    found += [Blocker(9, "EntranceStarting", words) for words in (facts.routing.waits if facts.routing else ())]
     return tuple(sorted(found, key=lambda blocker: blocker.rank))
 
 
@@ -125,6 +129,8 @@ def available(facts: Facts) -> Verdict:
     ]
     if facts.ready == 0:
         return Verdict("Available", "False", "NoReplicaReady", count)
+    if facts.routing and facts.routing.waits:
+        return Verdict("Available", "False", "EntranceNotAvailable", _joined([count, *facts.routing.waits]))
     if short:
         return Verdict("Available", "False", "TooFewReplicas", _joined([count, *short]))
     return Verdict("Available", "True", "MinimumReplicasReady", count)
@@ -167,6 +173,16 @@ def verified(facts: Facts) -> Verdict:
     if not found.verified:
         return Verdict("Verified", "Unknown", "NothingRuns", "no engine runs yet")
     return Verdict("Verified", "True", "AnswersRightly", f"{found.verified} engines have answered rightly")
+
+
+def routed(facts: Facts) -> tuple[Verdict, ...]:
+    """Only where an entrance is asked for. True: picker and entrance are available."""
+    if facts.routing is None:
+        return ()
+    if facts.routing.waits:
+        return (Verdict("Routed", "False", "EntranceStarting", _joined(facts.routing.waits)),)
+    note = "; no API key is asked for, whoever reaches it may use it" if facts.routing.open_to_all else ""
+    return (Verdict("Routed", "True", "EntranceAnswers", f"clients use {facts.routing.endpoint}{note}"),)
 
 
 def reconciling(facts: Facts, blocking: tuple[Blocker, ...]) -> Verdict:

@@ -16,6 +16,7 @@ from kimi_k3_operator.plan.actions import Action, Apply, Create, Delete, Event, 
 from kimi_k3_operator.plan.conditions import Facts
 from kimi_k3_operator.plan.diff import marked, needs_apply
 from kimi_k3_operator.plan.pool import PoolPlan, plan_pool
+from kimi_k3_operator.plan.routing import RoutingPlan, plan_routing, unified_contract
 from kimi_k3_operator.plan.snapshot import WORKLOAD_KINDS, Child, Snapshot
 from kimi_k3_operator.plan.status import deployment_status, pool_status, troubles
 from kimi_k3_operator.plan.targets import targets
@@ -46,6 +47,8 @@ class Planner:
             engines = () if refusals else self.engines(parsed, snapshot.owned())
             if engines and isinstance(engines[0], Refusal):
                 refusals = tuple(r for r in engines if isinstance(r, Refusal))
+            elif parsed.spec.routing is not None:
+                refusals = (*refusals, *unified_contract(e for e in engines if isinstance(e, EngineConfig)))
         else:
             refusals = parsed
         rollout = (parsed.spec.rollout if isinstance(parsed, Deployment) else None) or Rollout()
@@ -63,12 +66,13 @@ class Planner:
             planned_by=snapshot.planned_by,
             troubles=troubles(pools),
             verification=verification,
+            routing=plan_routing(parsed, snapshot.owned()),
         )
         report = self._report(snapshot, facts)
         if parsed.spec.paused:
             return report
         promises = tuple(promise for plan in pools for promise in plan.promises)
-        stages = (*report.stages, *_stages(snapshot, parsed, pools))
+        stages = (*report.stages, *_stages(snapshot, parsed, pools, facts.routing))
         return replace(report, stages=stages, promises=promises)
 
     def engines(
@@ -130,7 +134,9 @@ class Planner:
         )
 
 
-def _stages(snapshot: Snapshot, deployment: Deployment, pools: tuple[PoolPlan, ...]) -> tuple[tuple[Action, ...], ...]:
+def _stages(
+    snapshot: Snapshot, deployment: Deployment, pools: tuple[PoolPlan, ...], routing: RoutingPlan | None
+) -> tuple[tuple[Action, ...], ...]:
     """First what others refer to, then workloads, then what is no longer wanted."""
     shared = [objects.service_account(deployment.namespace, deployment.name)]
     own_domain = deployment.spec.placement is None or deployment.spec.placement.compute_domain is None
@@ -139,6 +145,8 @@ def _stages(snapshot: Snapshot, deployment: Deployment, pools: tuple[PoolPlan, .
         shared.append(objects.compute_domain(deployment.namespace, deployment.name))
     first = [*shared, *(manifest for plan in pools for manifest in plan.manifests)]
     second = [manifest for plan in pools for manifest in plan.workloads]
+    for manifest in routing.manifests if routing else ():
+        (second if manifest["kind"] == "Deployment" else first).append(manifest)
     live = {child.identity: child for child in snapshot.owned() if not child.terminating}
     owner = owner_reference(snapshot.body)
     desired_of = {plan.key.name: plan for plan in pools}
@@ -188,7 +196,7 @@ def _deletions(
     for child in owned:
         if child.terminating:
             continue
-        if child.kind in WORKLOAD_KINDS:
+        if child.kind in WORKLOAD_KINDS and child.pool:
             relabelled = child.identity in wanted and child.uid not in surplus
             unwanted = not relabelled and (child.uid in surplus or child.pool not in names)
         elif child.kind == "ComputeDomain":

@@ -25,7 +25,7 @@ class Child:
     owners: tuple[str, ...]
     body: Mapping[str, Any]
     status: Mapping[str, Any] = field(default_factory=dict)
-    """Only of a KimiK3Pool."""
+    """Of a KimiK3Pool all of it, of a Deployment how many replicas are available."""
 
     def _label(self, key: str) -> str:
         return str((self.body["metadata"].get("labels") or {}).get(key, ""))
@@ -67,8 +67,14 @@ def parse_child(body: Mapping[str, Any], kind: str) -> Child:
         terminating="deletionTimestamp" in metadata,
         owners=tuple(ref.get("uid", "") for ref in metadata.get("ownerReferences") or ()),
         body={**compact, "metadata": kept},
-        status=body.get("status") or {} if kind == "KimiK3Pool" else {},
+        status=_kept_status(kind, body.get("status") or {}),
     )
+
+
+def _kept_status(kind: str, status: Mapping[str, Any]) -> Mapping[str, Any]:
+    if kind == "KimiK3Pool":
+        return status
+    return {"availableReplicas": status.get("availableReplicas", 0)} if kind == "Deployment" else {}
 
 
 @dataclass(frozen=True)

@@ -28,13 +28,14 @@ def deployment_status(facts: Facts, previous: Mapping[str, Any], generation: int
     """Status of the KimiK3Deployment. A refused spec keeps what was said of the running pools."""
     stored = with_times(conditions(facts), previous.get("conditions") or (), generation, now)
     if not facts.pools:
-        kept = {key: previous[key] for key in ("replicas", "hardware", "pools") if key in previous}
+        kept = {key: previous[key] for key in ("endpoint", "replicas", "hardware", "pools") if key in previous}
         return {"observedGeneration": generation, "conditions": stored, **kept}
     hardware = Counter({plan.engine.profile.name.upper(): 0 for plan in facts.pools})
     for plan in facts.pools:
         hardware[plan.engine.profile.name.upper()] += plan.desired
     status = KimiK3DeploymentStatus(
         observed_generation=generation,
+        endpoint=facts.routing.endpoint if facts.routing else None,
         replicas=f"{facts.ready}/{facts.desired}",
         hardware=", ".join(f"{count} x {name}" for name, count in hardware.items()),
         pools=tuple(

@@ -29,7 +29,7 @@ def targets(snapshot: Snapshot) -> tuple[Target, ...]:
     templates = {
         (child.pool, child.role, child.name.rsplit("-", 1)[-1]): child.body["data"]["leader"]
         for child in snapshot.owned()
-        if child.kind == "ControllerRevision"
+        if child.kind == "ControllerRevision" and child.pool
     }
     found = []
     for pod in snapshot.pods:

@@ -16,8 +16,10 @@ def unserved(spec: KimiK3DeploymentSpec) -> tuple[Refusal, ...]:
 
 
 def _unserved(spec: KimiK3DeploymentSpec) -> Iterator[Refusal]:
-    if spec.routing is not None:
-        yield Refusal(_ID, "this release makes no entrance", "spec.routing", "use the Services of the pools")
+    if spec.routing is not None and spec.routing.gateway is not None:
+        yield Refusal(_ID, "this release makes an entrance of its own", "spec.routing.gateway", "leave it out")
+    if spec.routing is not None and spec.routing.pooling == "PerPool":
+        yield Refusal(_ID, "this release routes over all pools at once", "spec.routing.pooling", "use Unified")
     if spec.verification is not None and spec.verification.tier != "Smoke":
         yield Refusal(_ID, "this release verifies with tier Smoke", "spec.verification.tier", "use Smoke")
     if spec.verification is not None and spec.verification.profile != "vllm":
