@@ -10,9 +10,9 @@ from typing import Any
 
 import yaml
 
-from kimi_k3_operator.api import labels
-from kimi_k3_operator.api.base import GROUP, Manifest
+from kimi_k3_operator.api.base import Manifest
 from kimi_k3_operator.compile.envoy import API_KEYS_FOLDER, CONFIG_FOLDER, TLS_FOLDER, Ports, bootstrap, tls_secret_file
+from kimi_k3_operator.compile.front import CONTAINER_SECURITY, front_deployment, front_labels, pod_spec, selector
 
 IMAGE = "envoyproxy/envoy:distroless-v1.33.2"
 """The one that the standalone chart of llm-d-router 0.11 pins."""
@@ -21,18 +21,13 @@ KEY_HEADER = "x-kimi-k3-session-key"
 """What the endpoint picker's session affinity reads. A client's own value never gets past the listener."""
 API_KEYS_ITEM = "api-keys"
 """Key of the Secret of API keys: one key a line, # begins a comment."""
-COMPONENT = "app.kubernetes.io/component"
-CONFIG_HASH = f"{GROUP}/config-hash"
 
 REPLICAS = 2
 WORKERS = 4
 """Envoy's own default is one worker a core of the node, of which a GPU node has hundreds."""
-DRAIN_MARGIN_SECONDS = 60
 MEMORY_GIB = 4
 MAX_SCANNED_BYTES = 32 << 20
 """Bodies that say they are longer go on at once, without a key from the body. 1M tokens are about 5 MB of text."""
-_NONROOT = 65532
-"""User and group of distroless images."""
 
 
 @dataclass(frozen=True)
@@ -68,13 +63,13 @@ def entrance_objects(
     )
     digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
     name = entrance_name(deployment)
-    metadata = {"name": name, "namespace": namespace, "labels": entrance_labels(deployment)}
-    pod = _pod(name, api_key_secret, tls_secret, drain_seconds, entrance_labels(deployment))
+    metadata = {"name": name, "namespace": namespace, "labels": front_labels(deployment, "entrance")}
+    pod = _pod(name, api_key_secret, tls_secret, drain_seconds, front_labels(deployment, "entrance"))
     return [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata, "automountServiceAccountToken": False},
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data},
         _disruption_budget(metadata | {"name": disruption_budget_name(deployment)}),
-        _deployment(metadata, pod, digest),
+        front_deployment(metadata, pod, replicas=REPLICAS, digest=digest),
         _service(metadata, tls=tls_secret is not None),
     ]
 
@@ -87,10 +82,6 @@ def entrance_name(deployment: str) -> str:
 def disruption_budget_name(deployment: str) -> str:
     """With a dot, which no pool's name has: `k3-entrance` is the budget of a pool that is called entrance."""
     return f"{deployment}.entrance"
-
-
-def entrance_labels(deployment: str) -> dict[str, str]:
-    return labels.deployment_labels(deployment) | {COMPONENT: "entrance"}
 
 
 def config_files(
@@ -138,27 +129,6 @@ def _yaml(value: Any) -> str:
     return yaml.safe_dump(value, sort_keys=False, width=120)
 
 
-def _deployment(metadata: Manifest, pod: Manifest, digest: str) -> Manifest:
-    """A new pod is there before an old one goes; the number of pods is no part of what restarts them."""
-    own = metadata["labels"]
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": metadata,
-        "spec": {
-            "replicas": REPLICAS,
-            "revisionHistoryLimit": 2,
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
-            "selector": {"matchLabels": _selector(own)},
-            "template": {"metadata": {"labels": own, "annotations": {CONFIG_HASH: digest}}, "spec": pod},
-        },
-    }
-
-
-def _selector(own: dict[str, str]) -> dict[str, str]:
-    return {key: own[key] for key in (labels.DEPLOYMENT, COMPONENT)}
-
-
 def _pod(
     name: str, api_key_secret: str | None, tls_secret: str | None, drain_seconds: int, own: dict[str, str]
 ) -> Manifest:
@@ -176,29 +146,15 @@ def _pod(
             }
             volumes.append({"name": volume, "secret": source})
             mounts.append({"name": volume, "mountPath": folder, "readOnly": True})
-    return {
-        "automountServiceAccountToken": False,
-        "containers": [_container(mounts, drain_seconds, tls=tls_secret is not None)],
-        "enableServiceLinks": False,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": _NONROOT,
-            "runAsGroup": _NONROOT,
-            "fsGroup": _NONROOT,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "serviceAccountName": name,
-        "terminationGracePeriodSeconds": drain_seconds + DRAIN_MARGIN_SECONDS,
-        "topologySpreadConstraints": [
-            {
-                "maxSkew": 1,
-                "topologyKey": "kubernetes.io/hostname",
-                "whenUnsatisfiable": "ScheduleAnyway",
-                "labelSelector": {"matchLabels": _selector(own)},
-            }
-        ],
-        "volumes": volumes,
+    container = _container(mounts, drain_seconds, tls=tls_secret is not None)
+    spread = {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": selector(own)},
     }
+    pod = pod_spec(name, container, token=False, drain_seconds=drain_seconds, volumes=volumes)
+    return pod | {"topologySpreadConstraints": [spread]}
 
 
 def _container(mounts: list[Manifest], drain_seconds: int, *, tls: bool) -> Manifest:
@@ -229,11 +185,7 @@ def _container(mounts: list[Manifest], drain_seconds: int, *, tls: bool) -> Mani
             "requests": {"cpu": "1", "memory": "1Gi"},
             "limits": {"memory": f"{MEMORY_GIB}Gi"},
         },
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-        },
+        "securityContext": dict(CONTAINER_SECURITY),
         "volumeMounts": mounts,
     }
 
@@ -246,7 +198,7 @@ def _service(metadata: Manifest, *, tls: bool) -> Manifest:
         "metadata": metadata,
         "spec": {
             "type": "ClusterIP",
-            "selector": _selector(metadata["labels"]),
+            "selector": selector(metadata["labels"]),
             "ports": [{"name": name, "port": 443 if tls else 80, "targetPort": name, "protocol": "TCP"}],
         },
     }
@@ -259,7 +211,7 @@ def _disruption_budget(metadata: Manifest) -> Manifest:
         "metadata": metadata,
         "spec": {
             "maxUnavailable": 1,
-            "selector": {"matchLabels": _selector(metadata["labels"])},
+            "selector": {"matchLabels": selector(metadata["labels"])},
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
         },
     }

@@ -7,7 +7,7 @@ new sessions spread by speed (docs/design/0017-endpoint-picker.md).
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Literal
+from typing import Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict
@@ -15,7 +15,8 @@ from pydantic.alias_generators import to_camel
 
 from kimi_k3_operator.api import labels
 from kimi_k3_operator.api.base import Manifest
-from kimi_k3_operator.compile.entrance import COMPONENT, CONFIG_HASH, KEY_HEADER
+from kimi_k3_operator.compile.entrance import KEY_HEADER
+from kimi_k3_operator.compile.front import CONTAINER_SECURITY, front_deployment, front_labels, pod_spec, selector
 from kimi_k3_operator.profiles.engine import HTTP_PORT
 
 IMAGE = "ghcr.io/llm-d/llm-d-router-endpoint-picker:v0.11.0"
@@ -23,8 +24,6 @@ CONFIG_FILE = "picker.yaml"
 PORTS = {"grpc": 9002, "health": 9003, "metrics": 9090}
 SESSION_SECONDS = 3600
 """How long an idle session keeps its engine. People think longer between turns than the picker's default, 5 min."""
-DRAIN_MARGIN_SECONDS = 60
-_NONROOT = 65532
 
 
 class _Part(BaseModel):
@@ -98,20 +97,19 @@ def picker_name(deployment: str) -> str:
     return f"{deployment}-picker"
 
 
-def picker_labels(deployment: str) -> dict[str, str]:
-    return labels.deployment_labels(deployment) | {COMPONENT: "picker"}
-
-
 def picker_objects(*, namespace: str, deployment: str, drain_seconds: int) -> list[Manifest]:
     """Everything the endpoint picker consists of, in the order in which it is applied.
 
     It finds its engines by label, so replica counts never enter its configuration and a scale restarts nothing.
     """
-    name, own = picker_name(deployment), picker_labels(deployment)
+    name, own = picker_name(deployment), front_labels(deployment, "picker")
     metadata = {"name": name, "namespace": namespace, "labels": own}
     text = yaml.safe_dump(
         picker_config().model_dump(mode="json", by_alias=True, exclude_none=True), sort_keys=False, width=120
     )
+    volumes = [{"name": "config", "configMap": {"name": name}}]
+    container = _container(deployment, drain_seconds)
+    pod = pod_spec(name, container, token=True, drain_seconds=drain_seconds, volumes=volumes)
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
     return [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata, "automountServiceAccountToken": False},
@@ -129,7 +127,8 @@ def picker_objects(*, namespace: str, deployment: str, drain_seconds: int) -> li
             "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": namespace}],
         },
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {CONFIG_FILE: text}},
-        _deployment(metadata, deployment, drain_seconds, hashlib.sha256(text.encode()).hexdigest()),
+        # One picker: the load it balances is counted in its memory.
+        front_deployment(metadata, pod, replicas=1, digest=hashlib.sha256(text.encode()).hexdigest()),
         {
             "apiVersion": "v1",
             "kind": "Service",
@@ -137,46 +136,11 @@ def picker_objects(*, namespace: str, deployment: str, drain_seconds: int) -> li
             "spec": {
                 "clusterIP": "None",
                 "publishNotReadyAddresses": False,
-                "selector": _selector(own),
+                "selector": selector(own),
                 "ports": [{"name": n, "port": p, "targetPort": n, "protocol": "TCP"} for n, p in PORTS.items()],
             },
         },
     ]
-
-
-def _selector(own: dict[str, str]) -> dict[str, str]:
-    return {key: own[key] for key in (labels.DEPLOYMENT, COMPONENT)}
-
-
-def _deployment(metadata: Manifest, deployment: str, drain_seconds: int, digest: str) -> Manifest:
-    """One picker: the load it balances is counted in its memory. A new one is there before the old one drains."""
-    own = metadata["labels"]
-    pod: dict[str, Any] = {
-        "containers": [_container(deployment, drain_seconds)],
-        "enableServiceLinks": False,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": _NONROOT,
-            "runAsGroup": _NONROOT,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "serviceAccountName": metadata["name"],
-        "automountServiceAccountToken": True,
-        "terminationGracePeriodSeconds": drain_seconds + DRAIN_MARGIN_SECONDS,
-        "volumes": [{"name": "config", "configMap": {"name": metadata["name"]}}],
-    }
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": metadata,
-        "spec": {
-            "replicas": 1,
-            "revisionHistoryLimit": 2,
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
-            "selector": {"matchLabels": _selector(own)},
-            "template": {"metadata": {"labels": own, "annotations": {CONFIG_HASH: digest}}, "spec": pod},
-        },
-    }
 
 
 def _container(deployment: str, drain_seconds: int) -> Manifest:
@@ -217,10 +181,6 @@ def _container(deployment: str, drain_seconds: int) -> Manifest:
         "readinessProbe": {**probe, "periodSeconds": 2, "failureThreshold": 3},
         "livenessProbe": {"tcpSocket": {"port": "grpc"}, "periodSeconds": 10, "failureThreshold": 6},
         "resources": {"requests": {"cpu": "4", "memory": "8Gi"}, "limits": {"memory": "16Gi"}},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-        },
+        "securityContext": dict(CONTAINER_SECURITY),
         "volumeMounts": [{"name": "config", "mountPath": "/config", "readOnly": True}],
     }
