@@ -24,7 +24,6 @@ PLACEMENT = f"{GROUP}/nvlink-domain"
 """Annotation of a multi-node workload: `label=value` of the NVLink domain it is pinned to."""
 VERIFIED = f"{GROUP}/verified"
 """Readiness gate of a pod that serves HTTP: true after its engine has answered rightly."""
-WORKER_INDEX = "leaderworkerset.sigs.k8s.io/worker-index"
 
 FINALIZER = f"{GROUP}/teardown"
 

@@ -1,13 +1,10 @@
-"""The kinds that the operator touches, and what it may do with each. RBAC is generated from this table."""
+"""The kinds that the operator touches, and where the API server serves them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from kimi_k3_operator.api.base import API_VERSION
-
-WATCH = ("get", "list", "watch")
-CHILD = (*WATCH, "create", "patch", "delete")
 
 
 @dataclass(frozen=True)
@@ -17,7 +14,6 @@ class Kind:
     kind: str
     api_version: str
     plural: str
-    verbs: tuple[str, ...]
     namespaced: bool = True
     optional: bool = False
 
@@ -42,21 +38,21 @@ class Kind:
 
 
 CHILD_KINDS = (
-    Kind("KimiK3Pool", API_VERSION, "kimik3pools", CHILD),
-    Kind("Deployment", "apps/v1", "deployments", CHILD),
-    Kind("ControllerRevision", "apps/v1", "controllerrevisions", CHILD),
-    Kind("Service", "v1", "services", CHILD),
-    Kind("ServiceAccount", "v1", "serviceaccounts", CHILD),
-    Kind("ConfigMap", "v1", "configmaps", CHILD),
-    Kind("Role", "rbac.authorization.k8s.io/v1", "roles", CHILD),
-    Kind("RoleBinding", "rbac.authorization.k8s.io/v1", "rolebindings", CHILD),
-    Kind("PodDisruptionBudget", "policy/v1", "poddisruptionbudgets", CHILD),
-    Kind("LeaderWorkerSet", "leaderworkerset.x-k8s.io/v1", "leaderworkersets", CHILD, optional=True),
-    Kind("ComputeDomain", "resource.nvidia.com/v1beta1", "computedomains", CHILD, optional=True),
+    Kind("KimiK3Pool", API_VERSION, "kimik3pools"),
+    Kind("Deployment", "apps/v1", "deployments"),
+    Kind("ControllerRevision", "apps/v1", "controllerrevisions"),
+    Kind("Service", "v1", "services"),
+    Kind("ServiceAccount", "v1", "serviceaccounts"),
+    Kind("ConfigMap", "v1", "configmaps"),
+    Kind("Role", "rbac.authorization.k8s.io/v1", "roles"),
+    Kind("RoleBinding", "rbac.authorization.k8s.io/v1", "rolebindings"),
+    Kind("PodDisruptionBudget", "policy/v1", "poddisruptionbudgets"),
+    Kind("LeaderWorkerSet", "leaderworkerset.x-k8s.io/v1", "leaderworkersets", optional=True),
+    Kind("ComputeDomain", "resource.nvidia.com/v1beta1", "computedomains", optional=True),
 )
-DEPLOYMENT = Kind("KimiK3Deployment", API_VERSION, "kimik3deployments", (*WATCH, "patch"))
-LEASE = Kind("Lease", "coordination.k8s.io/v1", "leases", ("get", "create", "update"))
-EVENT = Kind("Event", "v1", "events", ("create",))
-POD = Kind("Pod", "v1", "pods", WATCH)
-STATEFUL_SET = Kind("StatefulSet", "apps/v1", "statefulsets", ("list", "delete"))
+DEPLOYMENT = Kind("KimiK3Deployment", API_VERSION, "kimik3deployments")
+LEASE = Kind("Lease", "coordination.k8s.io/v1", "leases")
+EVENT = Kind("Event", "v1", "events")
+POD = Kind("Pod", "v1", "pods")
+STATEFUL_SET = Kind("StatefulSet", "apps/v1", "statefulsets")
 KINDS = {kind.kind: kind for kind in (*CHILD_KINDS, DEPLOYMENT, LEASE, EVENT, POD, STATEFUL_SET)}

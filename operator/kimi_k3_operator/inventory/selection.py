@@ -11,7 +11,6 @@ from kimi_k3_operator.inventory.model import DomainPlacement, Inventory, NodeVie
 from kimi_k3_operator.profiles.model import Hardware, LabelRequirement
 
 ARCHITECTURE = "kubernetes.io/arch"
-HOSTNAME = "kubernetes.io/hostname"
 COMPUTE_DOMAIN_LABEL = "resource.nvidia.com/computeDomain"
 """The driver puts the UID of the ComputeDomain that uses a node here; a node serves one at a time."""
 DRIVER_UPGRADE = "nvidia.com/gpu-driver-upgrade-state"

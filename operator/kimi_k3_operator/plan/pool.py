@@ -63,10 +63,6 @@ class PoolPlan:
         """Replicas that are ready, whatever their revision."""
         return sum(seen.ready for seen in self.staying)
 
-    @property
-    def current_and_ready(self) -> int:
-        return sum(seen.ready and seen.revision == self.target.name for seen in self.staying)
-
 
 def plan_pool(
     snapshot: Snapshot, deployment: Deployment, pool: Pool, engine: EngineConfig, inventory: Inventory

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kimi_k3_operator.api.refusal import Refusal
-from kimi_k3_operator.api.v1alpha1 import HubCache, Load, PersistentVolumeClaim, Pool, SecretKeyRef
+from kimi_k3_operator.api.v1alpha1 import HubCache, Load, PersistentVolumeClaim, SecretKeyRef
 from kimi_k3_operator.profiles.model import ArgValue, Profile
 
 HTTP_PORT = 8000
@@ -136,10 +136,3 @@ def claim_or_path(source: HubCache) -> Folder:
 
 def claim_folder(claim: PersistentVolumeClaim) -> Folder:
     return Folder(claim.claim_name, claim.sub_path or "")
-
-
-def pool_scale(pool: Pool) -> int:
-    """The replicas a fixed pool asks for; for an autoscaled one its minimum."""
-    if pool.replicas is not None:
-        return pool.replicas
-    return pool.autoscaling.min_replicas if pool.autoscaling else 0
