@@ -32,6 +32,18 @@ def say(text: str) -> None:
     console.print(f"[bold]{text}[/bold]" if console.is_terminal else text)
 
 
+async def ages(kube: Kube, name: str) -> dict[str, float]:
+    """Replica to the seconds since its workload was made."""
+    selector, now = f"kimik3.dev/deployment={name},kimik3.dev/replica", datetime.now(UTC)
+    found: dict[str, float] = {}
+    for version, plural in (("apps/v1", "deployments"), ("leaderworkerset.x-k8s.io/v1", "leaderworkersets")):
+        for workload in await kube.list(version, plural, NAMESPACE, selector):
+            metadata = workload["metadata"]
+            born = datetime.fromisoformat(metadata["creationTimestamp"])
+            found[metadata["labels"]["kimik3.dev/replica"]] = (now - born).total_seconds()
+    return found
+
+
 async def replicas(kube: Kube, name: str) -> list[tuple[str, Object]]:
     """(hardware, replica status) of every replica, pool by pool in the order of the spec."""
     body = await kube.get(API, "kimik3deployments", name, NAMESPACE)
@@ -43,13 +55,12 @@ async def replicas(kube: Kube, name: str) -> list[tuple[str, Object]]:
     return found
 
 
-def table(rows: list[tuple[str, Object]]) -> Table:
+def table(rows: list[tuple[str, Object]], since: dict[str, float]) -> Table:
     made = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("REPLICA", "HARDWARE", "NODES", "NVLINK DOMAIN", "PHASE", "AGE"):
         made.add_column(column, no_wrap=True)
     for hardware, entry in rows:
-        since = datetime.fromisoformat(entry["since"])
-        age = f"{(datetime.now(UTC) - since).total_seconds():.0f}s"
+        age = f"{since[entry['name']]:.0f}s" if entry["name"] in since else "-"
         domain = entry.get("domain", "-")
         short = f"{domain[:8]}..{domain[-2:]}" if len(domain) > 12 else domain
         made.add_row(entry["name"], hardware, " ".join(entry.get("nodes", ["-"])), short, entry["phase"], age)
@@ -66,7 +77,7 @@ async def watch_until_ready(kube: Kube, name: str, count: int) -> None:
             ready = sum(entry["phase"] == "Ready" for _, entry in rows)
             line = f"{ready} of {count} replicas ready"
             if console.is_terminal:
-                live.update(table(rows))
+                live.update(table(rows, await ages(kube, name)))
             elif line != shown:
                 say(line)
                 shown = line
@@ -78,7 +89,7 @@ async def watch_until_ready(kube: Kube, name: str, count: int) -> None:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"not ready in time: {conditions.get('Ready', {}).get('message', 'no status yet')}")
             await asyncio.sleep(0.3)
-    console.print(table(await replicas(kube, name)))
+    console.print(table(await replicas(kube, name), await ages(kube, name)))
 
 
 async def show(kubeconfig: Path) -> None:

@@ -3,11 +3,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.factories import CLAIM, HOST_PATH, HUB, autoscaled, b300, deployment, engine_of, gb300, parsed, planner
+from tests.factories import CLAIM, HOST_PATH, HUB, b300, deployment, engine_of, gb300, parsed, planner
 
 from kimi_k3_operator.api.refusal import Refusal
-from kimi_k3_operator.api.v1alpha1 import Load, Pool
-from kimi_k3_operator.profiles.engine import EngineConfig, flag_tokens, pool_scale, serve_command
+from kimi_k3_operator.api.v1alpha1 import Load
+from kimi_k3_operator.profiles.engine import EngineConfig, flag_tokens, serve_command
 from kimi_k3_operator.profiles.resolve import band_for, resolve
 from kimi_k3_operator.profiles.startup import engine_ready_timeout, probe_failures, progress_deadline, startup_seconds
 
@@ -182,8 +182,3 @@ def test_an_integer_flag_has_a_default():
     assert engine.int_arg("seed", 4) == 4
     assert engine.int_arg("absent") == 0
     assert engine.int_arg("tensor-parallel-size") == 8
-
-
-def test_the_scale_of_a_pool():
-    pools = [Pool.model_validate(p) for p in (b300(3), autoscaled("b300", 2, 5), b300(0))]
-    assert [pool_scale(pool) for pool in pools] == [3, 2, 0]
