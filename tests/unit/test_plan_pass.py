@@ -10,11 +10,9 @@ from tests.factories import (
     condition,
     deployment,
     domain,
-    engine_of,
     gb300,
     mi350x,
     mi350x_node,
-    parsed,
     planner,
     summary,
 )
@@ -24,7 +22,6 @@ from kimi_k3_operator.api import labels
 from kimi_k3_operator.plan.actions import Apply, Create, Delete, Scale
 from kimi_k3_operator.plan.diff import marked
 from kimi_k3_operator.plan.engine import owner_reference
-from kimi_k3_operator.plan.pool import PoolPlan, plan_pool
 
 NEW_IMAGE = {"reference": "registry.example/vllm:v2", "engineVersion": "0.30.0"}
 
@@ -311,12 +308,3 @@ def test_the_order_in_which_things_are_listed_changes_nothing(seed: int):
     expected = planner().plan(scene.snapshot())
     assert len(expected.actions) > 4
     assert planner().plan(scene.snapshot(shuffle=seed)) == expected
-
-
-def test_counts_of_a_pool_tell_current_from_merely_ready_replicas():
-
-    scene = b300_scene(3)
-    scene.edit(pools=[b300(3, image=NEW_IMAGE)])
-    body = parsed(scene.body)
-    plan: PoolPlan = plan_pool(scene.snapshot(), body, body.spec.pools[0], engine_of(scene.body), scene.world)
-    assert (plan.ready, plan.current_and_ready) == (3, 0)
