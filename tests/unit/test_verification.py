@@ -48,14 +48,13 @@ def test_a_gate_opens_after_a_right_answer_and_remembers_the_container():
     assert judged(verified(), RIGHT) == Verification(verified=1)
 
 
-def test_a_new_pod_says_what_it_waits_for_and_says_it_once():
+def test_a_new_pod_says_what_it_waits_for_once_a_probe_has_shown_it_and_says_it_once():
     found = judged(pod(), None)
-    assert opened(found) == [(False, "NotProbedYet")]
+    assert found.gates == (), "an unset gate is shut, and nothing is known yet"
     assert found.unverified == (("k3-b300-0", "NotProbedYet", "it has not been asked yet"),)
-    shut = pod(gate="False", gate_reason="NotProbedYet")
-    assert judged(shut, None).gates == ()
     missing = Probe("c1", reason="ModelMissing", words="/v1/models does not list kimi-k3")
-    assert opened(judged(shut, missing)) == [(False, "ModelMissing")]
+    assert opened(judged(pod(), missing)) == [(False, "ModelMissing")]
+    assert judged(pod(gate="False", gate_reason="ModelMissing"), missing).gates == ()
 
 
 def test_a_new_operator_process_trusts_the_gate_of_the_same_container():
