@@ -67,10 +67,8 @@ def verify(pods: Iterable[PodView], probes: Mapping[str, Probe], *, allowance: i
             continue
         shut = fault or (_held(pod) or (probe.reason, probe.words))
         unverified.append((pod.replica, *shut))
-        nothing_new = (
-            not pod.gate and shut[0] == Probe.reason
-        )  # an unset gate is shut; nobody is told what nobody knows
-        if pod.gated and not nothing_new and (pod.gate, pod.gate_reason) != ("False", shut[0]):
+        untold = not pod.gate and shut[0] == Probe.reason  # an unset gate is shut, and nothing is known yet
+        if pod.gated and not untold and (pod.gate, pod.gate_reason) != ("False", shut[0]):
             gates.append(_set(pod, shut))
     return Verification(tuple(gates), tuple(unverified), tuple(suspect), verified)
 
