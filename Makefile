@@ -59,6 +59,10 @@ test-engine: install ## Rendered command lines against the real vLLM parser (4 m
 	$(BIN)/python tools/engine_venv.py
 	$(BIN)/pytest tests/engine -m engine
 
+.PHONY: test-kubelet
+test-kubelet: install controlplane ## Pods run as processes in network namespaces of their own (root, iproute2)
+	$(BIN)/pytest tests/harness -m kubelet -q
+
 .PHONY: golden
 golden: install ## Write the golden files anew; review the difference as YAML
 	KIMI_K3_UPDATE_GOLDEN=1 $(BIN)/pytest tests/golden -q

@@ -183,7 +183,8 @@ class Site:
             pods = await self.kube.list("v1", "pods", selector=OURS)
             return not pods and not await self.kube.list(API_VERSION, DEPLOYMENTS)
 
-        await eventually(empty, seconds=60, what="no replica of an earlier test is left")
+        # After an outage of the API server the garbage collector takes its time.
+        await eventually(empty, seconds=240, what="no replica of an earlier test is left")
 
     async def remove_all(self) -> None:
         """Everything of this namespace, also what an orphan deletion left."""

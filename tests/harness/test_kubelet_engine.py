@@ -20,6 +20,8 @@ from tests.harness.kubelet.images import find_image
 from tests.harness.kubelet.site import HTTP, KubeletSite, condition, kubelet_site, process_node, status_of
 from tests.harness.practice import PracticeCluster
 
+pytestmark = pytest.mark.kubelet
+
 HERE = "harness.kimik3.dev/runs"
 MARKS = {"kubernetes.io/arch": "amd64", "nvidia.com/gpu.product": "NVIDIA-B300-SXM6-AC", HERE: "processes"}
 TOLERATION = {"key": "harness.kimik3.dev/process", "operator": "Exists", "effect": "NoSchedule"}

@@ -25,6 +25,8 @@ from tests.harness.kubelet.site import (
 )
 from tests.harness.practice import PracticeCluster
 
+pytestmark = pytest.mark.kubelet
+
 JOURNAL = {"name": "journal", "hostPath": {"path": "/journal", "type": "DirectoryOrCreate"}}
 MOUNT = [{"name": "journal", "mountPath": "/journal"}]
 

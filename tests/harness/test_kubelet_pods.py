@@ -22,6 +22,8 @@ from tests.harness.kubelet.site import (
 )
 from tests.harness.practice import PracticeCluster
 
+pytestmark = pytest.mark.kubelet
+
 GATE = "example.com/verified"
 
 
