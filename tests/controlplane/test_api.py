@@ -192,11 +192,18 @@ async def test_an_object_of_somebody_else_with_a_childs_name_is_left_as_it_is(si
     condition = await site.until("k3", "Stalled", "True", reason="NameConflict")
     assert "Service k3-b300-engines exists and is not this deployment's" in condition["message"]
     assert "ServiceAccount k3-engine exists and is not this deployment's" in condition["message"]
-    for old, (plural, name) in zip(before, TAKEN, strict=True):
-        now = await site.kube.get("v1", plural, name, site.namespace)
-        for field in ("labels", "annotations", "ownerReferences"):
-            assert now["metadata"].get(field) == old["metadata"].get(field), (plural, field)
-        assert now.get("spec") == old.get("spec")
+
+    async def as_before() -> bool:
+        for old, (plural, name) in zip(before, TAKEN, strict=True):
+            now = await site.kube.get("v1", plural, name, site.namespace)
+            fields = ("labels", "annotations", "ownerReferences")
+            if any(now["metadata"].get(field) != old["metadata"].get(field) for field in fields):
+                return False
+            if now.get("spec") != old.get("spec"):
+                return False
+        return True
+
+    await eventually(as_before, what="both are let go, as they were")
     for plural, name in TAKEN:
         await site.kube.delete("v1", plural, name, site.namespace)
     await site.until("k3", "Stalled", "False", seconds=90)

@@ -18,7 +18,7 @@ from tests.harness.kube import Kube, Object, eventually
 
 REAL = Path(__file__).resolve().parents[3] / "shared" / "external-crds"
 CRD = "apiextensions.k8s.io/v1"
-ESTABLISHED_SECONDS = 60.0
+ESTABLISHED_SECONDS = 240.0
 
 
 @dataclass(frozen=True)
