@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -136,7 +137,7 @@ class Mirror:
         return keys
 
 
-class Controller:
+class Controller(ABC):
     """Subclasses name `sources` and implement `reconcile`; `run` goes on until it is cancelled."""
 
     sources: tuple[Source, ...] = ()
@@ -150,11 +151,12 @@ class Controller:
         self._active: set[Key] = set()
         self._failures: dict[Key, int] = {}
 
-    async def prepare(self, kube: Kube) -> None:
+    async def prepare(self, kube: Kube) -> None:  # noqa: B027 - most controllers have nothing to prepare
         """Called once before the first reconcile; retried while the API server refuses."""
 
+    @abstractmethod
     async def reconcile(self, kube: Kube, key: Key) -> None:
-        raise NotImplementedError
+        """Bring about what the mirrors say of one key; an exception is tried again with back-off."""
 
     def mirror(self, plural: str) -> Mirror:
         return self._mirrors[plural]
